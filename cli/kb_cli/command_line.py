@@ -27,16 +27,16 @@ from kb_contracts.api import models as m
 
 _EXAMPLES = """\
 examples:
-  kb up                                       engine and MCP server, ready for an agent
-  kb add reports/ --collection documents      take in a folder
+  kb up                                       start engine and MCP server
+  kb add reports/ --collection documents      add a folder
   kb search "pension revaluation" --top 5     find passages
-  kb sync notes/ --collection notes           keep a folder and a collection in step
+  kb sync notes/ --collection notes           synchronize a collection with a folder
   kb addnote "User prefers short answers" --tags collection:memory
   kb updatenote 42 "User prefers bullet points"
   kb stdio --toolset textfile --file notes.txt
 
-settings come from flags, then the environment, then the file of --config, KB_CONFIG or ./kb.toml;
-`kb config` shows them all.
+settings: flags override the environment, which overrides the file of --config, KB_CONFIG or ./kb.toml;
+`kb config` shows all settings.
 
 """
 
@@ -81,11 +81,15 @@ _LIMIT = _number(int, 1, 1_000)
 
 # An option has the name of the setting that it overrides; for a different option name, `dest` has it.
 _SETTINGS = (
-    _arg("--config", metavar="FILE", help="file of settings (default: KB_CONFIG, ./kb.toml)"),
+    _arg("--config", metavar="FILE", help="settings file (default: KB_CONFIG, ./kb.toml)"),
 )  # fmt: skip
-_JSON = _arg("--json", action="store_true", help="answer with one JSON document")
-_API_KEY = _arg("--api-key", metavar="KEY", help="its key (default: KB_API_KEY, which no process list shows)")
-_ENGINE_URL = _arg("--url", dest="engine_url", metavar="URL", help="the engine (default: KB_ENGINE_URL)")
+_JSON = _arg("--json", action="store_true", help="print one JSON document")
+_API_KEY = _arg(
+    "--api-key", metavar="KEY", help="key of the engine (default: KB_API_KEY, not visible in process lists)"
+)
+_ENGINE_URL = _arg(
+    "--url", dest="engine_url", metavar="URL", help="URL of the engine (default: KB_ENGINE_URL)"
+)
 _ENGINE = (
     *_SETTINGS,
     _ENGINE_URL,
@@ -93,302 +97,320 @@ _ENGINE = (
     _JSON,
 )
 _LABELS = (
-    _arg("--collection", metavar="NAME", help="collection; the tag collection:NAME in --tags says the same"),
-    _arg("--tags", action="append", metavar="TAG,...", help="tags, comma-separated; may be given again"),
+    _arg("--collection", metavar="NAME", help="collection; same as the tag collection:NAME in --tags"),
+    _arg("--tags", action="append", metavar="TAG,...", help="tags, comma-separated; repeatable"),
 )
 _SYNC = (
-    _arg("folder", metavar="FOLDER", help="the folder; what .gitignore and .kbignore name is left out"),
-    _arg("--yes", action="store_true", help="remove all, where the folder has no file any more"),
+    _arg("folder", metavar="FOLDER", help="folder; files matched by .gitignore and .kbignore are ignored"),
+    _arg("--yes", action="store_true", help="remove all documents if the folder has no files left"),
 )
 _HOME = _arg("--home", metavar="DIR", help="data folder")
 _HOST = _arg("--host", help="address to listen on")
-_EMBEDDER = _arg("--embedder", metavar="NAME", help="the embedding model")
-_TOOLSETS = _arg("--toolsets", metavar="NAME,...", help="what /mcp shows")
+_EMBEDDER = _arg("--embedder", metavar="NAME", help="embedding model")
+_TOOLSETS = _arg("--toolsets", metavar="NAME,...", help="toolsets at /mcp")
 _BACKENDS = (
-    _arg("--engine-url", metavar="URL", help="the engine"),
-    _arg("--ragler-url", dest="ragler_api_url", metavar="URL", help="RAGler's backend"),
+    _arg("--engine-url", metavar="URL", help="URL of the engine"),
+    _arg("--ragler-url", dest="ragler_api_url", metavar="URL", help="URL of RAGler's backend"),
 )
-_LEVEL = _arg(
-    "--log-level", type=str.lower, choices=("debug", "info", "warn", "error"), help="how much is logged"
-)
+_LEVEL = _arg("--log-level", type=str.lower, choices=("debug", "info", "warn", "error"), help="log level")
 # Only for `kb up`: the descriptor for the report that the process is ready.
 _SUPERVISED = _arg("--supervised", type=int, metavar="FD", help=argparse.SUPPRESS)
-_NO_WAIT = _arg("--no-wait", action="store_true", help="do not wait until it can be found")
+_NO_WAIT = _arg("--no-wait", action="store_true", help="do not wait until the note is searchable")
 
 COMMANDS = (
-    Command("up", "kb_cli.up:run", "engine and MCP server together", (
+    Command("up", "kb_cli.up:run", "run engine and MCP server together", (
         *_SETTINGS,
         _HOME,
         _arg("--port", help="port of the MCP server"),
         _arg("--engine-port", help="port of the engine"),
-        _arg("--single", action="store_true", help="both in one process, for a small machine or container"),
+        _arg("--single", action="store_true",
+             help="run both in one process, for small machines or containers"),
         _TOOLSETS,
         _LEVEL,
     ), ("server", "engine")),
-    Command("serve", "kb_cli.run:serve", "the MCP server over HTTP", (
+    Command("serve", "kb_cli.run:serve", "run the MCP server over HTTP", (
         *_SETTINGS,
         _HOST,
         _arg("--port", help="port to listen on"),
         _HOME,
         *_BACKENDS,
         _TOOLSETS,
-        _arg("--workers", metavar="N", help="processes that share the port (default 1)"),
+        _arg("--workers", metavar="N", help="number of processes that share the port (default 1)"),
         _LEVEL,
         _SUPERVISED,
     ), ("server",)),
-    Command("stdio", "kb_cli.run:stdio", "an MCP server on stdin and stdout", (
+    Command("stdio", "kb_cli.run:stdio", "run an MCP server on stdin and stdout", (
         *_SETTINGS,
-        _arg("--toolset", dest="toolsets", metavar="NAME", help="what it shows (default: KB_TOOLSETS)"),
-        _arg("--file", dest="text_file", metavar="PATH", help="the text of the toolset textfile"),
-        _arg("--description", dest="text_description", metavar="TEXT", help="what that text is about"),
+        _arg("--toolset", dest="toolsets", metavar="NAME", help="toolset to serve (default: KB_TOOLSETS)"),
+        _arg("--file", dest="text_file", metavar="PATH", help="text file of the toolset textfile"),
+        _arg("--description", dest="text_description", metavar="TEXT", help="description of the text file"),
         *_BACKENDS,
         _LEVEL,
     ), ("server",)),
-    Command("engine", "kb_cli.run:engine", "the engine over HTTP", (
+    Command("engine", "kb_cli.run:engine", "run the engine over HTTP", (
         *_SETTINGS,
         _HOST,
         _arg("--port", help="port to listen on; 0: any free one"),
         _HOME,
         _EMBEDDER,
         _arg("--linger", type=_number(float, 0, 1e9), metavar="SECONDS",
-             help="end so long after the last `kb stdio` of this data folder (default: never)"),
+             help="stop this time after the last `kb stdio` of the data folder (default: never)"),
         _LEVEL,
         _SUPERVISED,
     ), ("engine",)),
     Command(
         "reindex",
         "kb_cli.run:reindex",
-        "embed a base again with another model, while no engine uses it",
+        "re-embed a base with another model, while no engine uses it",
         (*_SETTINGS, _JSON, _HOME, _EMBEDDER),
         ("engine",),
     ),
-    Command("backup", "kb_cli.backup:backup", "copy a base, also while an engine uses it", (
+    Command("backup", "kb_cli.backup:backup", "copy a base, even while an engine uses it", (
         *_SETTINGS, _JSON, _HOME,
         _arg("copy", metavar="FOLDER", help="a new folder"),
-        _arg("--damaged", action="store_true", help="copy what is whole of a damaged base"),
+        _arg("--damaged", action="store_true", help="copy the undamaged parts of a damaged base"),
     ), ("engine",)),
-    Command("restore", "kb_cli.backup:restore", "make a base from such a copy", (
+    Command("restore", "kb_cli.backup:restore", "create a base from a copy made by kb backup", (
         *_SETTINGS, _JSON, _HOME,
-        _arg("copy", metavar="FOLDER", help="what kb backup has made"),
+        _arg("copy", metavar="FOLDER", help="folder written by kb backup"),
     ), ("engine",)),
-    Command("migrate", "kb_cli.migrate:run", "put a base into another one, while no engine uses either", (
+    Command("migrate", "kb_cli.migrate:run", "copy a base to another database, while no engine uses either", (
         *_SETTINGS, _JSON, _HOME,
         _arg("source", metavar="SOURCE", help="sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE"),
-        _arg("target", metavar="TARGET", help="the same of a base that is unused, or is made"),
+        _arg("target", metavar="TARGET", help="the same for an empty or new base"),
     ), ("engine",)),
-    Command("check", "kb_cli.check:run", "compare a base with itself, while no engine uses it", (
+    Command("check", "kb_cli.check:run", "check a base for damage, while no engine uses it", (
         *_SETTINGS, _JSON, _HOME, _EMBEDDER,
-        _arg("--deep", action="store_true", help="embed every passage again, and compare"),
-        _arg("--repair", action="store_true", help="make again what is derived and wrong"),
+        _arg("--deep", action="store_true", help="also re-embed all passages and compare their vectors"),
+        _arg("--repair", action="store_true", help="rebuild wrong or missing derived data"),
     ), ("engine",)),
-    Command("export", "kb_cli.exported.command:export", "write a base as texts that a person can read", (
+    Command("export", "kb_cli.exported.command:export", "export a base as readable text files", (
         *_ENGINE,
         *_LABELS,
         _arg("folder", metavar="FOLDER", help="a new folder"),
     )),
-    Command("import", "kb_cli.imported.command:run", "take in what kb export or others have written", (
+    Command("import", "kb_cli.imported.command:run", "import a folder of kb export or other data", (
         *_ENGINE,
         *_LABELS,
         _arg("place", metavar="PATH",
-             help="what kb export has made, for a base that no engine uses; or for an engine: a vault of "
-             "Obsidian, a folder of basic-memory, an export (JSON) of mcp-memory-service"),
-        _arg("--from", dest="kind", choices=KINDS, help="what it is (default: by what is in it)"),
-        _arg("--dry-run", action="store_true", help="say what would be sent, and send nothing"),
+             help="folder of kb export, into a base that no engine uses; or, into an engine: Obsidian vault, "
+             "folder of basic-memory, JSON export of mcp-memory-service"),
+        _arg("--from", dest="kind", choices=KINDS,
+             help="format of PATH (default: detected from its contents)"),
+        _arg("--dry-run", action="store_true", help="show the documents to send, without sending them"),
         _HOME, _EMBEDDER,
     ), ("server", "engine")),
-    Command("sim", "kb_cli.run:simulator", "a fake engine that fails on command", (
+    Command("sim", "kb_cli.run:simulator", "run a simulated engine with faults on request", (
         *_SETTINGS,
-        _arg("--seed", help="what every random decision derives from (7)"),
+        _arg("--seed", help="seed of random decisions (7)"),
         _HOST,
         _arg("--port", help="port to listen on; 0: any free one (8900)"),
         _arg("--control", metavar="PORT", help="port of the control plane, on loopback (off)"),
-        _arg("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)"),
+        _arg("--clock", choices=("autojump", "manual", "real"), help="clock of the engine (autojump)"),
         _arg("--jobs", metavar="POLICY",
-             help="how jobs end: at-once (default), polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"),
+             help="outcome of jobs: at-once (default), polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"),
     )),
-    Command("search", "kb_cli.documents:search", "find passages", (
+    Command("search", "kb_cli.documents:search", "search for passages", (
         *_ENGINE,
         *_LABELS,
         _arg("query", help='words or a question; "a phrase" and -word in it, in single quotes'),
         _arg("--top", type=_number(int, 1, 100), default=10, metavar="N",
-             help="how many at the most (default 10)"),
-        _arg("--mode", choices=get_args(m.Mode), help="by words, by meaning, or both (default)"),
-        _arg("--fts-only", action="store_true", help="by words only"),
+             help="maximum number of hits (default 10)"),
+        _arg("--mode", choices=get_args(m.Mode), help="search by words, by meaning, or by both (default)"),
+        _arg("--fts-only", action="store_true", help="search by words only"),
         _arg("--doc-type", choices=get_args(m.DocType), help="only documents of this type"),
         _arg("--min-score", type=_number(float, 0, 1), default=0.0, metavar="S",
-             help="only scores from S, 0 to 1"),
-        _arg("--explain", action="store_true", help="say how each score came about"),
-        _arg("--full", action="store_true", help="show passages whole"),
+             help="minimum score of hits, from 0 to 1"),
+        _arg("--explain", action="store_true", help="explain each score"),
+        _arg("--full", action="store_true", help="show complete passages"),
     )),
-    Command("get", "kb_cli.documents:get", "show a document, or list them", (
+    Command("get", "kb_cli.documents:get", "show a document, or list documents", (
         *_ENGINE,
         *_LABELS,
-        _arg("document", nargs="?", metavar="ID", help="its number or uid (default: list all)"),
+        _arg("document", nargs="?", metavar="ID", help="number or uid of the document (default: list all)"),
         _arg("--source-path", metavar="PATH", help="list only the documents from this source"),
-        _arg("--no-text", action="store_true", help="without its text"),
-        _arg("--original", metavar="FILE", help="save the file that it was made of, where it is kept"),
-        _arg("--offset", type=_COUNT, default=0, metavar="N", help="chunks, or documents, to skip"),
+        _arg("--no-text", action="store_true", help="omit the text"),
+        _arg("--original", metavar="FILE", help="save the original file, if the engine keeps it"),
+        _arg("--offset", type=_COUNT, default=0, metavar="N", help="number of chunks or documents to skip"),
         _arg("--limit", type=_LIMIT, metavar="N",
-             help="most chunks (default 200), or documents (default 1000)"),
+             help="maximum number of chunks (default 200) or documents (default 1000)"),
     )),
     Command("collections", "kb_cli.state:collections", "list, show or describe collections", (
         *_ENGINE,
-        _arg("collection", nargs="?", metavar="NAME", help="its name or id (default: list all)"),
-        _arg("--describe", metavar="TEXT", help="say what it is for"),
-        _arg("--created-by", metavar="EMAIL", help="say who made it"),
-        _arg("--audience", action="append", metavar="WHO", help="say whom it is for; may be given again"),
+        _arg("collection", nargs="?", metavar="NAME",
+             help="name or id of the collection (default: list all)"),
+        _arg("--describe", metavar="TEXT", help="set its description"),
+        _arg("--created-by", metavar="EMAIL", help="set its creator"),
+        _arg("--audience", action="append", metavar="WHO", help="set its target audience; repeatable"),
         _arg("--scenario", action="append", metavar="WHEN",
-             help="say what it is used for; may be given again"),
+             help="set its usage scenario; repeatable"),
     )),
-    Command("status", "kb_cli.state:status", "how the engine is", _ENGINE),
-    Command("jobs", "kb_cli.state:jobs", "what the engine is at", (
+    Command("status", "kb_cli.state:status", "show the state of the engine", _ENGINE),
+    Command("jobs", "kb_cli.state:jobs", "list, show or retry jobs", (
         *_ENGINE,
-        _arg("job", nargs="?", metavar="ID", help="one job (default: the recent ones)"),
-        _arg("--retry", action="store_true", help="queue this job, which has failed, again"),
-        _arg("--status", choices=get_args(m.JobStatus), help="only jobs in this state"),
-        _arg("--limit", type=_LIMIT, default=50, metavar="N", help="how many at the most (default 50)"),
+        _arg("job", nargs="?", metavar="ID", help="id of the job (default: list recent jobs)"),
+        _arg("--retry", action="store_true", help="retry this failed job"),
+        _arg("--status", choices=get_args(m.JobStatus), help="only jobs with this status"),
+        _arg("--limit", type=_LIMIT, default=50, metavar="N", help="maximum number of jobs (default 50)"),
     )),
-    Command("config", "kb_cli.config:show", "every setting", (*_SETTINGS, _JSON)),
-    Command("doctor", "kb_cli.doctor:run", "what is wrong here, and what to do about it", (
+    Command("config", "kb_cli.config:show", "show all settings", (*_SETTINGS, _JSON)),
+    Command("doctor", "kb_cli.doctor:run", "diagnose the installation and suggest remedies", (
         *_SETTINGS, _ENGINE_URL, _JSON,
     ), ("server",)),
-    Command("connect", "kb_cli.connect.command:run", "tell a client of kb, or which clients there are", (
+    Command("connect", "kb_cli.connect.command:run", "configure an MCP client for kb, or list clients", (
         *_SETTINGS,
         _JSON,
         _arg("client", nargs="?", choices=CLIENTS, metavar="CLIENT",
              help=f"{', '.join(CLIENTS)} (default: list them)"),
-        _arg("--endpoint", metavar="URL", help="where kb is (default: that of the settings, as of kb up)"),
-        _arg("--name", default="kb", help="what the client calls it (default kb)"),
+        _arg("--endpoint", metavar="URL", help="URL of kb (default: as kb up serves it with the settings)"),
+        _arg("--name", default="kb", help="name of kb in the client (default kb)"),
         _arg("--toolsets", default="kb", metavar="NAMES",
-             help="the toolsets, each with an entry of its own, between commas (default kb)"),
-        _arg("--print", action="store_true", help="show what belongs into its file, and change nothing"),
-        _arg("--undo", action="store_true", help="take it out again"),
-        _arg("--yes", action="store_true", help="do not ask"),
+             help="toolsets, comma-separated, with an entry for each (default kb)"),
+        _arg("--print", action="store_true",
+             help="print the configuration without changing the client's file"),
+        _arg("--undo", action="store_true", help="remove the configuration"),
+        _arg("--yes", action="store_true", help="do not ask for confirmation"),
     ), ("server",)),
-    Command("verify", "kb_cli.verify:run", "whether an engine keeps its promises", (
+    Command("verify", "kb_cli.verify:run", "verify an engine against the contract", (
         *_ENGINE,
-        _arg("target", nargs="?", metavar="URL", help="the engine (default: KB_ENGINE_URL)"),
-        _arg("--report", metavar="DIR", help="write junit.xml and verification.html there"),
-        _arg("--erase", action="store_true", help="allow a base that is not empty; all is removed"),
-        _arg("--quick", action="store_true", help="without the generated requests"),
+        _arg("target", nargs="?", metavar="URL", help="URL of the engine (default: KB_ENGINE_URL)"),
+        _arg("--report", metavar="DIR", help="write junit.xml and verification.html to this folder"),
+        _arg("--erase", action="store_true",
+             help="allow a base that is not empty; all of its documents are removed"),
+        _arg("--quick", action="store_true", help="skip the generated requests"),
         _arg("--seed", type=int, default=7, metavar="N",
-             help="what generated requests derive from (default 7)"),
+             help="seed of the generated requests (default 7)"),
         _arg("--examples", type=_LIMIT, default=15, metavar="N",
-             help="of those, for an operation (default 15)"),
+             help="number of generated requests per operation (default 15)"),
         _arg("--seconds", type=float, default=60.0, metavar="S",
-             help="bound on each of their four phases (60)"),
+             help="time limit of each of the four phases of generated requests (default 60)"),
         _arg("--timeout", type=_number(float, 1, 3_600), default=90.0, metavar="S",
-             help="wait for a response; the engine may take 30 of them to wait for a job (90)"),
+             help="time-out of a response, in seconds, up to 30 of them waiting for a job (default 90)"),
     ), ("verify",)),
-    Command("eval", "kb_cli.evaluation.command:run", "how well searches answer, where answers are known", (
+    Command("eval", "kb_cli.evaluation.command:run", "measure search quality on queries with known answers", (
         *_SETTINGS,
         _arg("--engine", dest="engine_url", metavar="URL",
-             help="the engine that is asked a file of questions (default: KB_ENGINE_URL)"),
+             help="URL of the engine, for a file of questions (default: KB_ENGINE_URL)"),
         _API_KEY,
         _JSON,
         _EMBEDDER,
         _arg("dataset", nargs="?", metavar="DATASET",
-             help="a folder in BEIR's layout, taken in on a base of its own; or a file of questions and "
-             "documents, for an engine that runs"),
+             help="folder in BEIR's layout, ingested into a separate base; or file of questions and "
+             "documents, for a running engine"),
         _arg("--queries", choices=("all", "odd", "even"), default="all",
-             help="only those at odd or even places, counted from 1"),
-        _arg("--unanswerable", metavar="FILE", help="questions that nothing answers, to measure weak"),
-        _arg("--output", metavar="FILE", help="write a line for each question, to compare runs"),
-        _arg("--plot", metavar="FILE", help="draw the figures as PNG"),
-        _arg("--compare", nargs=2, metavar=("RUN1", "RUN2"), help="which questions got better and worse"),
-        _arg("--seed", type=_COUNT, default=7, metavar="N", help="what intervals are drawn by (default 7)"),
+             help="use all queries, or those at odd or even positions, counted from 1"),
+        _arg("--unanswerable", metavar="FILE", help="file of questions without answers, to measure weak"),
+        _arg("--output", metavar="FILE", help="write a line for each question to this file, to compare runs"),
+        _arg("--plot", metavar="FILE", help="plot the results to this PNG file"),
+        _arg("--compare", nargs=2, metavar=("RUN1", "RUN2"),
+             help="list the questions with better and worse results"),
+        _arg("--seed", type=_COUNT, default=7, metavar="N",
+             help="seed of the confidence intervals (default 7)"),
     ), ("engine",)),
-    Command("addnote", "kb_cli.documents:add_note", "remember a text", (
+    Command("addnote", "kb_cli.documents:add_note", "add a note", (
         *_ENGINE,
         *_LABELS,
-        _arg("text", help="the text; -: read it from stdin"),
-        _arg("--title", help="its title (default: its beginning)"),
-        _arg("--source-path", metavar="PATH", help="where it came from"),
+        _arg("text", help="text of the note; -: read from stdin"),
+        _arg("--title", help="title (default: beginning of the text)"),
+        _arg("--source-path", metavar="PATH", help="path or URL of the source"),
         _NO_WAIT,
     )),
-    Command("updatenote", "kb_cli.documents:update_note", "replace a note's text in place", (
+    Command("updatenote", "kb_cli.documents:update_note", "replace the text of a note", (
         *_ENGINE,
-        _arg("document_id", type=_POSITIVE, metavar="ID", help="the note's number"),
-        _arg("text", help="the new text; -: read it from stdin"),
-        _arg("--title", help="a new title"),
-        _arg("--expected-version", type=_POSITIVE, metavar="N", help="only if it is at version N"),
+        _arg("document_id", type=_POSITIVE, metavar="ID", help="number of the note"),
+        _arg("text", help="new text; -: read from stdin"),
+        _arg("--title", help="new title"),
+        _arg("--expected-version", type=_POSITIVE, metavar="N",
+             help="update only if the current version is N"),
         _NO_WAIT,
     )),
-    Command("add", "kb_cli.add:run", "take in files, folders and pages of the web", (
+    Command("add", "kb_cli.add:run", "add files, folders and web pages", (
         *_ENGINE,
         *_LABELS,
-        _arg("paths", nargs="+", metavar="PATH", help="a file, a folder with all below it, or a URL"),
-        _arg("--no-wait", action="store_true", help="do not wait until they can be found"),
+        _arg("paths", nargs="+", metavar="PATH", help="file, folder (recursive) or URL"),
+        _arg("--no-wait", action="store_true", help="do not wait until the documents are searchable"),
         _arg("--force-ocr", action="store_true",
-             help="read PDF by OCR even where it holds text; others as always"),
-        _arg("--as-text", action="store_true", help="take files of unknown kinds for text (UTF-8)"),
-        _arg("--private", action="store_true", help="fetch URLs from this machine's own network, too"),
+             help="read PDF by OCR even if it has text; no effect on other types"),
+        _arg("--as-text", action="store_true", help="treat files of unknown types as text (UTF-8)"),
+        _arg("--private", action="store_true", help="also fetch URLs at non-public addresses"),
     )),
-    Command("sync", "kb_cli.sync.command:run", "bring a collection in step with a folder", (
+    Command("sync", "kb_cli.sync.command:run", "synchronize a collection with a folder", (
         *_ENGINE,
         *_LABELS,
         *_SYNC,
-        _arg("--dry-run", action="store_true", help="say what would be done, and do nothing"),
+        _arg("--dry-run", action="store_true", help="show the changes without making them"),
     ), ("server",)),
-    Command("watch", "kb_cli.sync.command:watch", "keep it in step until interrupted", (
+    Command("watch", "kb_cli.sync.command:watch", "keep a collection synchronized with a folder", (
         *_ENGINE, *_LABELS, *_SYNC,
     ), ("server",)),
     Command("rm", "kb_cli.documents:remove", "remove documents", (
         *_ENGINE,
-        _arg("documents", nargs="+", metavar="ID", help="number or uid"),
-        _arg("--purge", action="store_true", help="keep nothing of them, nor of their earlier versions"),
-        _arg("--yes", action="store_true", help="do not ask"),
+        _arg("documents", nargs="+", metavar="ID", help="number or uid of the document"),
+        _arg("--purge", action="store_true", help="keep no copy and no earlier versions"),
+        _arg("--yes", action="store_true", help="do not ask for confirmation"),
     )),
-    Command("history", "kb_cli.history:run", "documents as they were: show them, bring them back", (
+    Command("history", "kb_cli.history:run", "show and restore earlier versions and removed documents", (
         *_ENGINE,
-        _arg("document", nargs="?", metavar="ID", help="number or uid (default: list what was removed)"),
-        _arg("version", nargs="?", type=_LIMIT, metavar="VERSION", help="show this version with its text"),
-        _arg("--diff", action="store_true", help="show how it differs from the note as it is now"),
-        _arg("--restore", action="store_true", help="bring this version back (default: the latest)"),
-        _arg("--purge", action="store_true", help="keep no version of it any more"),
-        _arg("--offset", type=_COUNT, default=0, metavar="N", help="versions to skip"),
-        _arg("--limit", type=_LIMIT, default=100, metavar="N", help="most versions (default 100)"),
+        _arg("document", nargs="?", metavar="ID",
+             help="number or uid of the document (default: list removed documents)"),
+        _arg("version", nargs="?", type=_LIMIT, metavar="VERSION",
+             help="show this version, including its text"),
+        _arg("--diff", action="store_true", help="show the differences from the current note"),
+        _arg("--restore", action="store_true", help="restore this version (default: the latest)"),
+        _arg("--purge", action="store_true", help="delete all kept versions"),
+        _arg("--offset", type=_COUNT, default=0, metavar="N", help="number of versions to skip"),
+        _arg("--limit", type=_LIMIT, default=100, metavar="N",
+             help="maximum number of versions (default 100)"),
     )),
-    Command("audit", "kb_cli.audit:run", "who did what to which document, where KB_AUDIT has it written", (
+    Command("audit", "kb_cli.audit:run", "show or check the audit log (KB_AUDIT)", (
         *_SETTINGS,
         _HOME,
         _JSON,
-        _arg("--folder", dest="audit_folder", metavar="DIR", help="where it lies (default: KB_AUDIT_FOLDER)"),
-        _arg("--who", metavar="NAME", help="only what this key, or the subject of this token, did"),
-        _arg("--document", metavar="UID", help="only what concerns this document"),
+        _arg("--folder", dest="audit_folder", metavar="DIR",
+             help="folder of the audit log (default: KB_AUDIT_FOLDER)"),
+        _arg("--who", metavar="NAME", help="only actions of this key name or token subject"),
+        _arg("--document", metavar="UID", help="only actions on this document"),
         _arg("--action", metavar="NAME", help="only this operation or tool"),
-        _arg("--outcome", metavar="CODE", help="only this: ok, an error's code, or refused for any"),
-        _arg("--correlation-id", metavar="ID", help="only what belongs to this request"),
-        _arg("--since", metavar="TIME", help="RFC 3339, in UTC"),
-        _arg("--until", metavar="TIME", help="the same"),
-        _arg("--limit", type=_COUNT, default=1_000, metavar="N", help="the last so many (default 1000)"),
-        _arg("--heads", action="store_true", help="the last line of each chain, as JSON, to keep elsewhere"),
-        _arg("--check", action="store_true", help="whether every line is as it was written"),
-        _arg("--known", metavar="FILE", help="also against heads that were printed before"),
+        _arg("--outcome", metavar="CODE",
+             help="only this outcome: ok, an error code, or refused (any error)"),
+        _arg("--correlation-id", metavar="ID", help="only actions of this request"),
+        _arg("--since", metavar="TIME", help="start of the period, as RFC 3339 in UTC"),
+        _arg("--until", metavar="TIME", help="end of the period, as RFC 3339 in UTC"),
+        _arg("--limit", type=_COUNT, default=1_000, metavar="N",
+             help="number of most recent lines (default 1000)"),
+        _arg("--heads", action="store_true",
+             help="print the last line of each chain as JSON, for safekeeping"),
+        _arg("--check", action="store_true", help="check that no line has been changed"),
+        _arg("--known", metavar="FILE", help="also compare with this earlier output of --heads"),
     )),
-    Command("move", "kb_cli.documents:move", "put a document into another collection", (
+    Command("move", "kb_cli.documents:move", "move a document to another collection", (
         *_ENGINE,
-        _arg("document", metavar="ID", help="number or uid"),
-        _arg("to", metavar="COLLECTION", help="its new collection"),
-        _arg("--new", action="store_true", help="make the collection where there is none of this name"),
+        _arg("document", metavar="ID", help="number or uid of the document"),
+        _arg("to", metavar="COLLECTION", help="name of the new collection"),
+        _arg("--new", action="store_true", help="create the collection if it does not exist"),
     ), ("server",)),
-    Command("keys", "kb_cli.keys:run", "who may do what: make, list, revoke and rotate keys", (
+    Command("keys", "kb_cli.keys:run", "create, list, revoke and rotate keys", (
         *_SETTINGS, _JSON, _HOME,
-        _arg("action", choices=("create", "list", "revoke", "rotate"), help="what to do"),
-        _arg("key", nargs="?", metavar="KEY", help="its name, or its id"),
+        _arg("action", choices=("create", "list", "revoke", "rotate"), help="action"),
+        _arg("key", nargs="?", metavar="KEY", help="name or id of the key"),
         _arg("--rights", default="read", metavar="RIGHT,...",
-             help="of a new key: read, write, delete, administer (default read)"),
+             help="rights of a new key: read, write, delete, administer (default read)"),
         _arg("--collection", action="append", metavar="NAME",
-             help="of a new key: for these alone, comma-separated; NAME* for all that begin so "
-             "(default: everything)"),
+             help="collections of a new key, comma-separated, by NAME or PREFIX* (default: all)"),
         _arg("--toolset", action="append", metavar="NAME",
-             help="of a new key: for these alone; pages are one (default: all)"),
-        _arg("--expires", metavar="TIME", help="of a new key: after 12h, 90d or 4w (default: never)"),
-        _arg("--calls-per-minute", type=_COUNT, metavar="N", help="of a new key: tool calls"),
-        _arg("--bytes-per-day", type=_COUNT, metavar="N", help="of a new key: what it may add"),
-        _arg("--documents-per-day", type=_COUNT, metavar="N", help="of a new key: how many it may add"),
-        _arg("--uploads-in-flight", type=_COUNT, metavar="N", help="of a new key: uploads open at once"),
-        _arg("--grace", metavar="TIME", help="with rotate: how long the old token works on (default: not)"),
+             help="toolsets of a new key, including pages (default: all)"),
+        _arg("--expires", metavar="TIME",
+             help="lifetime of a new key, such as 12h, 90d or 4w (default: unlimited)"),
+        _arg("--calls-per-minute", type=_COUNT, metavar="N",
+             help="maximum number of tool calls per minute with a new key"),
+        _arg("--bytes-per-day", type=_COUNT, metavar="N",
+             help="maximum number of bytes added per day with a new key"),
+        _arg("--documents-per-day", type=_COUNT, metavar="N",
+             help="maximum number of documents added per day with a new key"),
+        _arg("--uploads-in-flight", type=_COUNT, metavar="N",
+             help="maximum number of open uploads of a new key"),
+        _arg("--grace", metavar="TIME",
+             help="with rotate: time until the old token is revoked (default: at once)"),
     )),
 )  # fmt: skip
 

@@ -33,12 +33,13 @@ class ClientSettings(Settings, frozen=True, kw_only=True):
     """The settings for a request to an engine; `client_settings` completes the engine's URL."""
 
     engine_url: Annotated[
-        str, Setting("KB_ENGINE_URL", "base URL of the engine; empty: that of the data folder")
+        str, Setting("KB_ENGINE_URL", "base URL of the engine; empty: the engine of the data folder")
     ] = ""
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
-    api_key: Annotated[str, Setting("KB_API_KEY", "the engine's bearer key", secret=True)] = ""
+    api_key: Annotated[str, Setting("KB_API_KEY", "bearer key of the engine", secret=True)] = ""
     engine_ca: Annotated[
-        str, Setting("KB_ENGINE_CA", "certificates that vouch for the engine's; empty: the system's")
+        str,
+        Setting("KB_ENGINE_CA", "CA certificates for the engine's certificate, in PEM; empty: the system's"),
     ] = ""
 
 

@@ -27,7 +27,7 @@ class KeySettings(Settings, frozen=True, kw_only=True):
     """The location of the keys."""
 
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
-    keys: Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")] = ""
+    keys: Annotated[str, Setting("KB_KEYS", "key file; empty: keys.json in the data folder")] = ""
 
     @property
     def file(self) -> Path:

@@ -31,7 +31,7 @@ exit status:
   2  the command line or a setting is wrong; nothing was done
   3  no engine answers
   4  no such document, job or collection
-  5  some of several things failed, the others are done
+  5  some items failed, the others are done
 """
 _CONTROL = "\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f{_CONTROL}]")

@@ -49,18 +49,23 @@ _MAX_CHARS = 300
 class AuditSettings(Settings, frozen=True, kw_only=True):
     """The audit settings of server and engine."""
 
-    audit: Annotated[bool, Setting("KB_AUDIT", "write who did what to which document, with no texts")] = False
+    audit: Annotated[
+        bool, Setting("KB_AUDIT", "write an audit log of callers, actions and documents, without texts")
+    ] = False
     audit_folder: Annotated[
-        str, Setting("KB_AUDIT_FOLDER", "where; empty: in the folder audit of the data folder")
+        str, Setting("KB_AUDIT_FOLDER", "folder of the audit log; empty: audit in the data folder")
     ] = ""
     audit_file_bytes: Annotated[
         int,
-        Setting("KB_AUDIT_FILE_BYTES", "bytes of a file, after which another is begun"),
+        Setting("KB_AUDIT_FILE_BYTES", "size at which a new file of the audit log begins, in bytes"),
         msgspec.Meta(ge=4096),
     ] = 64 * MEBIBYTE
     audit_days: Annotated[
         float,
-        Setting("KB_AUDIT_DAYS", "days that a file is kept after its last line; 0: for ever"),
+        Setting(
+            "KB_AUDIT_DAYS",
+            "retention time of a file of the audit log after its last line, in days; 0: unlimited",
+        ),
         msgspec.Meta(ge=0),
     ] = 0.0
 

@@ -13,28 +13,29 @@ import msgspec
 from kb_config.settings import Setting
 
 EngineKey = Annotated[
-    str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
+    str, Setting("KB_API_KEY", "bearer key required from callers; empty: none", secret=True)
 ]
 HeaderTimeout = Annotated[
     float,
-    Setting("KB_HEADER_TIMEOUT", "seconds that the header of a request may take"),
+    Setting("KB_HEADER_TIMEOUT", "time-out for receiving the header of a request, in seconds"),
     msgspec.Meta(gt=0),
 ]
-KeepOriginals = Annotated[
-    bool, Setting("KB_KEEP_ORIGINALS", "keep the files that are sent, each content once")
-]
-Keys = Annotated[str, Setting("KB_KEYS", "file of keys; empty: keys.json in the data folder")]
+KeepOriginals = Annotated[bool, Setting("KB_KEEP_ORIGINALS", "keep original files, identical ones once")]
+Keys = Annotated[str, Setting("KB_KEYS", "key file; empty: keys.json in the data folder")]
 LogLevel = Annotated[
-    str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
+    str,
+    Setting("LOG_LEVEL", "log level: debug, info, warn or error", choices=("debug", "info", "warn", "error")),
 ]
 PublishedCollections = Annotated[
     str,
     Setting(
         "KB_PUBLISHED_COLLECTIONS",
-        "what the role service reads: collections by name, or beginnings followed by *; empty: all",
+        "collections readable by the role service, by NAME or PREFIX*; empty: all",
     ),
 ]
-UploadBytes = Annotated[int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)]
+UploadBytes = Annotated[
+    int, Setting("KB_MAX_UPLOAD_BYTES", "maximum size of an upload, in bytes"), msgspec.Meta(ge=1)
+]
 
 DEFAULT_UPLOAD_BYTES = 100 * 1024 * 1024
 

@@ -199,7 +199,9 @@ async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Appl
     """
     app = await create_app(settings)
     if not app[KEYS].is_needed and not is_loopback(settings.host):
-        logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
+        logger.warning(
+            "KB_API_KEY is not set: the base is open to all clients that can connect to this address"
+        )
     runner = web.AppRunner(
         app,
         access_log_class=AccessLogger,
@@ -295,7 +297,7 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     store, spool = await open_store(settings, identity)
     embedder.expect(store.dimensions)
     if not store.context:
-        logger.info("passages of this base are embedded without their titles; kb reindex adds them")
+        logger.info("the passages of this base are embedded without titles; run kb reindex to add them")
     ends = JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
     memory_bytes, ocr_memory_bytes = shares(settings.extract_memory_bytes)
@@ -434,7 +436,7 @@ async def _until_unused(place: Rendezvous, engine: Engine, seconds: float) -> No
             continue
         if now() - used >= seconds:
             if not await _has_jobs(engine):
-                logger.info("nobody uses this engine any more")
+                logger.info("the engine is no longer in use")
                 return
             used = now()
         lock.release()

@@ -205,12 +205,12 @@ class Encoder:
 
     def _succeeded(self) -> None:
         if self.failure is not None:
-            logger.info("the embedding model can be used again")
+            logger.info("the embedding model works again")
         self.failure = self._backoff_until = None
 
     def _failed(self, error: Exception, pause: float) -> None:
         if self.failure != str(error):
-            logger.warning("the embedding model cannot be used", extra={"why": str(error)})
+            logger.warning("the embedding model does not work", extra={"why": str(error)})
         self.failure = str(error)
         self._backoff_until = self._clock() + pause
 

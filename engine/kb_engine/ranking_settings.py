@@ -29,29 +29,32 @@ class RankingSettings(Settings, frozen=True, kw_only=True):
     """The default order of search results."""
 
     always: Annotated[
-        bool, Setting("KB_RANKING", "order every search by its final score, not only those that ask for it")
+        bool, Setting("KB_RANKING", "order all searches by final score, instead of on request only")
     ] = False
-    weights: Annotated[str, Setting("KB_RANKING_WEIGHTS", "shares of a final score, which add up to 1")] = (
+    weights: Annotated[str, Setting("KB_RANKING_WEIGHTS", "weights of the final score, with a sum of 1")] = (
         _USUAL
     )
     weights_exact: Annotated[
         str,
         Setting(
             "KB_RANKING_WEIGHTS_EXACT",
-            "those of a query with a quoted phrase or an identifier; empty: the same",
+            "weights for queries with a quoted phrase or an identifier; empty: KB_RANKING_WEIGHTS",
         ),
     ] = ""
     weights_question: Annotated[
         str,
-        Setting("KB_RANKING_WEIGHTS_QUESTION", "those of a query that is a question; empty: the same"),
+        Setting("KB_RANKING_WEIGHTS_QUESTION", "weights for questions; empty: KB_RANKING_WEIGHTS"),
     ] = ""
     decay_rate: Annotated[
         float,
-        Setting("KB_RANKING_DECAY_RATE", "how fast a recency decays, per day; 0.01 halves it in 69 days"),
+        Setting("KB_RANKING_DECAY_RATE", "decay rate of recency, per day; 0.01 halves it in 69 days"),
         msgspec.Meta(ge=0, le=10),
     ] = DECAY_RATE
     sources: Annotated[
-        str, Setting("KB_RANKING_SOURCES", "reputation of source types; those not named have that of manual")
+        str,
+        Setting(
+            "KB_RANKING_SOURCES", "reputation of source types; other types have the reputation of manual"
+        ),
     ] = _as_setting(SOURCE_TYPE_WEIGHT)
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ def _default_workers() -> int:
 class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     """Settings of the engine and of its embedder. Sizes are bytes, times are seconds."""
 
-    home: Annotated[Path, Setting("KB_HOME", "data folder; the engine keeps to its folder `engine`")] = Path(
+    home: Annotated[Path, Setting("KB_HOME", "data folder; the engine uses its subfolder `engine`")] = Path(
         "~/.local/share/kb"
     )
     host: Annotated[str, Setting("KB_ENGINE_HOST", "address to listen on")] = "127.0.0.1"
@@ -57,15 +57,22 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     ] = 8000
     tls_cert: Annotated[
         str,
-        Setting("KB_ENGINE_TLS_CERT", "certificate in PEM, its chain behind it, to serve HTTPS; empty: HTTP"),
+        Setting(
+            "KB_ENGINE_TLS_CERT", "certificate chain for HTTPS, in PEM, server certificate first; empty: HTTP"
+        ),
     ] = ""
-    tls_key: Annotated[str, Setting("KB_ENGINE_TLS_KEY", "its private key in PEM, without a password")] = ""
+    tls_key: Annotated[
+        str, Setting("KB_ENGINE_TLS_KEY", "private key of the certificate, in PEM, without a password")
+    ] = ""
     api_key: EngineKey = ""
     keys: Keys = ""
     published_collections: PublishedCollections = ""
     max_connections: Annotated[
         int,
-        Setting("KB_ENGINE_MAX_CONNECTIONS", "connections open at once, as far as descriptors suffice"),
+        Setting(
+            "KB_ENGINE_MAX_CONNECTIONS",
+            "maximum number of open connections; reduced to the limit on open files",
+        ),
         msgspec.Meta(ge=1),
     ] = 2048
     header_timeout: HeaderTimeout = HEADER_SECONDS
@@ -73,13 +80,13 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         str,
         Setting(
             "KB_STORE",
-            "sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE; empty: a SQLite base in KB_HOME",
+            "base: sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE; empty: SQLite in KB_HOME",
             printable=printable,
         ),
     ] = ""
-    index: Annotated[
-        str, Setting("VECTOR_DB_TYPE", "the search index: qdrant, or empty for the one in the base")
-    ] = ""
+    index: Annotated[str, Setting("VECTOR_DB_TYPE", "search index: qdrant; empty: the index of the base")] = (
+        ""
+    )
     qdrant: QdrantSettings = QdrantSettings()
     ranking: RankingSettings = RankingSettings()
     rerank: RerankSettings = RerankSettings()
@@ -87,20 +94,22 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     max_upload_bytes: UploadBytes = DEFAULT_UPLOAD_BYTES
     extract_timeout: Annotated[
         float,
-        Setting("KB_EXTRACT_TIMEOUT", "seconds that reading one file may take, or one page by OCR"),
+        Setting("KB_EXTRACT_TIMEOUT", "time-out for reading a file, or a page by OCR, in seconds"),
         msgspec.Meta(gt=0),
     ] = 300.0
     ocr_timeout: Annotated[
-        float, Setting("KB_OCR_TIMEOUT", "seconds that OCR of one PDF may take"), msgspec.Meta(gt=0)
+        float, Setting("KB_OCR_TIMEOUT", "time-out for OCR of a PDF, in seconds"), msgspec.Meta(gt=0)
     ] = 4 * 3600.0
     ocr_pages: Annotated[
-        int, Setting("KB_OCR_PAGES", "pages of one PDF that are read by OCR"), msgspec.Meta(ge=1)
+        int,
+        Setting("KB_OCR_PAGES", "maximum number of pages of a PDF that are read by OCR"),
+        msgspec.Meta(ge=1),
     ] = 500
     extract_memory_bytes: Annotated[
         int,
         Setting(
             "KB_EXTRACT_MEMORY_BYTES",
-            "memory that reading files may take, all together; one file has two fifths of it at the most",
+            "total memory for reading files, in bytes; one file may use two fifths of it",
         ),
         msgspec.Meta(ge=64 * MEBIBYTE),
     ] = 5 * GIBIBYTE
@@ -108,26 +117,34 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Sandboxing,
         Setting(
             "KB_SANDBOX",
-            "files are read in a sandbox: auto, as far as the system has one; require, or not at all; off",
+            "sandbox for reading files: auto (as far as available), require (or read no files) or off",
             choices=get_args(Sandboxing),
         ),
     ] = "auto"
     max_queued_jobs: Annotated[
-        int, Setting("KB_MAX_QUEUED_JOBS", "jobs that may wait"), msgspec.Meta(ge=1)
+        int, Setting("KB_MAX_QUEUED_JOBS", "maximum number of waiting jobs"), msgspec.Meta(ge=1)
     ] = 10_000
     ingest_workers: Annotated[
         int,
-        Setting("KB_INGEST_WORKERS", "threads that embed files; two more are read meanwhile"),
+        Setting(
+            "KB_INGEST_WORKERS",
+            "number of threads that embed files; two more files are read at the same time",
+        ),
         msgspec.Meta(ge=1, le=64),
     ] = msgspec.field(default_factory=_default_workers)
     keep_failed_seconds: Annotated[
         float,
-        Setting("KB_KEEP_FAILED_SECONDS", "how long what a failed job was sent is kept, to be tried again"),
+        Setting(
+            "KB_KEEP_FAILED_SECONDS", "retention time of the input of failed jobs, for retries, in seconds"
+        ),
         msgspec.Meta(ge=0),
     ] = 7 * 86_400.0
     keep_failed_bytes: Annotated[
         int,
-        Setting("KB_KEEP_FAILED_BYTES", "how much of failed jobs is kept; the oldest go first"),
+        Setting(
+            "KB_KEEP_FAILED_BYTES",
+            "maximum size of the kept input of failed jobs, in bytes; the oldest is removed first",
+        ),
         msgspec.Meta(ge=0),
     ] = GIBIBYTE
     keep_originals: KeepOriginals = False
@@ -135,33 +152,36 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         int,
         Setting(
             "KB_KEEP_VERSIONS",
-            "versions kept of a document that is replaced or removed; 0: none, and no trash",
+            "number of earlier versions kept per document; 0: no versions and no trash",
         ),
         msgspec.Meta(ge=0, le=1_000),
     ] = KEPT_VERSIONS
     keep_versions_days: Annotated[
         float,
-        Setting("KB_KEEP_VERSIONS_DAYS", "how long they are kept, and a removed document can be restored"),
+        Setting("KB_KEEP_VERSIONS_DAYS", "retention time of earlier versions and removed documents, in days"),
         msgspec.Meta(gt=0, le=36_500),
     ] = KEPT_DAYS
     scan_days: Annotated[
         float,
         Setting(
             "KB_SCAN_DAYS",
-            "days in which the engine, while it is idle, compares each document with itself; 0: never",
+            "period in which an idle engine checks every document for damage, in days; 0: no checks",
         ),
         msgspec.Meta(ge=0, le=36_500),
     ] = 7.0
     lease_seconds: Annotated[
         float,
-        Setting("KB_LEASE_SECONDS", "seconds until other engines take over a dead one's jobs (PostgreSQL)"),
+        Setting(
+            "KB_LEASE_SECONDS",
+            "time until other engines take over the jobs of a stopped engine, in seconds (PostgreSQL)",
+        ),
         msgspec.Meta(ge=1),
     ] = 30.0
     postgres_exact_below: Annotated[
         int,
         Setting(
             "KB_POSTGRES_EXACT_BELOW",
-            "passages from which searches by meaning on PostgreSQL use an approximate index",
+            "number of passages from which searches by meaning on PostgreSQL are approximate",
         ),
         msgspec.Meta(ge=0),
     ] = EXACT_BELOW

@@ -104,7 +104,9 @@ def parser_for(run: Callable[..., Any], prog: str, summary: str) -> argparse.Arg
     """Return the parser of a benchmark's options: the parameters of `run` annotated with an `Option`."""
     parser = argparse.ArgumentParser(prog=prog, description=f"{summary}.", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write the figures and a plot there")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write the results and a plot to this folder"
+    )
     hints = get_type_hints(run, include_extras=True)
     for name, parameter in signature(run).parameters.items():
         option = next((each for each in get_args(hints[name]) if isinstance(each, Option)), None)

@@ -208,9 +208,9 @@ class WorkersReport(CallsReport, frozen=True, kw_only=True):
 
 def run_hosts(
     *,
-    rounds: Annotated[int, Option("turns")] = 5,
-    seconds: Annotated[int, Option("how long each turn takes")] = 5,
-    connections: Annotated[int, Option("how many are busy")] = 32,
+    rounds: Annotated[int, Option("number of rounds")] = 5,
+    seconds: Annotated[int, Option("duration of a round, in seconds")] = 5,
+    connections: Annotated[int, Option("number of busy connections")] = 32,
     hosts: tuple[str, ...] = HOSTS,
     note: Callable[[str], None] = print,
 ) -> HostsReport:
@@ -242,9 +242,9 @@ EXAMPLE_CALL = ToolCall("test_simple_text", {}, _check_example)
 
 def run_workers(
     *,
-    rounds: Annotated[int, Option("turns")] = 7,
-    seconds: Annotated[int, Option("how long each turn takes")] = 2,
-    connections: Annotated[int, Option("how many are busy")] = 32,
+    rounds: Annotated[int, Option("number of rounds")] = 7,
+    seconds: Annotated[int, Option("duration of a round, in seconds")] = 2,
+    connections: Annotated[int, Option("number of busy connections")] = 32,
     note: Callable[[str], None] = print,
 ) -> WorkersReport:
     """Measure in many short turns, since other load on the machine varies. Raises as `measure`.
@@ -337,10 +337,10 @@ class SingleReport(CallsReport, frozen=True, kw_only=True):
 
 def run_single(
     *,
-    rounds: Annotated[int, Option("turns")] = 7,
-    seconds: Annotated[int, Option("how long each turn takes")] = 2,
-    connections: Annotated[int, Option("how many are busy")] = 8,
-    notes: Annotated[int, Option("what is searched", high=100_000)] = 300,
+    rounds: Annotated[int, Option("number of rounds")] = 7,
+    seconds: Annotated[int, Option("duration of a round, in seconds")] = 2,
+    connections: Annotated[int, Option("number of busy connections")] = 8,
+    notes: Annotated[int, Option("number of notes in the searched base", high=100_000)] = 300,
     note: Callable[[str], None] = print,
 ) -> SingleReport:
     """Measure in turns. Raises as `measure`."""

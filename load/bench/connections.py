@@ -97,11 +97,11 @@ class ConnectionsReport(Report, frozen=True, kw_only=True):
 
 def run(
     *,
-    half_open: Annotated[int, Option("connections with half a header", 1, 100_000)] = 1100,
-    sockets: Annotated[int, Option("WebSockets that stay open", 1, 100_000)] = 5000,
-    drops: Annotated[int, Option("WebSockets that are reset", 2, 1_000_000)] = 20_000,
+    half_open: Annotated[int, Option("number of connections with half a header", 1, 100_000)] = 1100,
+    sockets: Annotated[int, Option("number of WebSockets that stay open", 1, 100_000)] = 5000,
+    drops: Annotated[int, Option("number of WebSockets that are reset", 2, 1_000_000)] = 20_000,
     descriptors: Annotated[int, Option("limit of the server's open files", 64, 1_000_000)] = 1024,
-    seconds: Annotated[int, Option("of each stage, at least")] = 10,
+    seconds: Annotated[int, Option("minimum duration of each stage, in seconds")] = 10,
     note: Callable[[str], None] = print,
 ) -> ConnectionsReport:
     """Run all stages, each for `seconds` at least."""

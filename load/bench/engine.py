@@ -248,10 +248,10 @@ async def add_documents(store: Store, new: Sequence[BulkDocument]) -> None:
 
 def run(
     *,
-    sizes: Annotated[Sequence[int], Option("chunks in the base", 50, 10_000_000)] = SIZES,
-    calls: Annotated[int, Option("questions of each kind")] = 300,
-    rounds: Annotated[int, Option("turns")] = 5,
-    ingest_chunks: Annotated[int, Option("chunks to take in; 0: none", 0, 10_000_000)] = 2_000,
+    sizes: Annotated[Sequence[int], Option("number of chunks in the base", 50, 10_000_000)] = SIZES,
+    calls: Annotated[int, Option("number of questions of each kind")] = 300,
+    rounds: Annotated[int, Option("number of rounds")] = 5,
+    ingest_chunks: Annotated[int, Option("number of chunks to ingest; 0: none", 0, 10_000_000)] = 2_000,
     embedder: str = "minilm",
     note: Callable[[str], None] = print,
 ) -> EngineReport:

@@ -103,10 +103,10 @@ class EnginesReport(Report, frozen=True, kw_only=True):
 
 def run(
     *,
-    engines: Annotated[Sequence[int], Option("engine processes at once", 1, 64)] = (1, 2, 4, 8),
-    notes: Annotated[int, Option("notes for each engine", 1, 100_000)] = 15,
-    passages: Annotated[int, Option("passages of a note", 1, 1_000)] = 30,
-    wait: Annotated[int, Option("milliseconds that the embedder waits", 0, 60_000)] = 100,
+    engines: Annotated[Sequence[int], Option("number of engine processes", 1, 64)] = (1, 2, 4, 8),
+    notes: Annotated[int, Option("number of notes for each engine", 1, 100_000)] = 15,
+    passages: Annotated[int, Option("number of passages of a note", 1, 1_000)] = 30,
+    wait: Annotated[int, Option("delay of the embedder, in milliseconds", 0, 60_000)] = 100,
     note: Callable[[str], None] = print,
 ) -> EnginesReport:
     """Measure one number of engines after the other.

@@ -129,10 +129,10 @@ class SearchReport(Report, frozen=True, kw_only=True):
 
 def run(
     *,
-    sizes: Annotated[Sequence[int], Option("passages in the base", 50, 10_000_000)] = SIZES,
-    questions: Annotated[int, Option("questions of each kind", 20, 10_000)] = 200,
-    peers: Annotated[Sequence[str], Option("who is measured", names=PEERS)] = tuple(PEERS),
-    texts: Annotated[Path | None, Option("text files to make the passages of, instead of --sizes")] = None,
+    sizes: Annotated[Sequence[int], Option("number of passages in the base", 50, 10_000_000)] = SIZES,
+    questions: Annotated[int, Option("number of questions of each kind", 20, 10_000)] = 200,
+    peers: Annotated[Sequence[str], Option("products to measure", names=PEERS)] = tuple(PEERS),
+    texts: Annotated[Path | None, Option("folder of text files for the passages, instead of --sizes")] = None,
     note: Callable[[str], None] = print,
 ) -> SearchReport:
     """Measure the installed `peers`; their data are in the temporary folder and removed at the end.

@@ -326,8 +326,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=("engine", "uploads", *HOSTS))
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--engine", help="URL of the engine that a host asks")
-    parser.add_argument("--folder", type=Path, help="where uploads are written")
+    parser.add_argument("--engine", help="URL of the engine for the host")
+    parser.add_argument("--folder", type=Path, help="folder for uploads")
     options = parser.parse_args()
     if options.name == "engine":
         engine(options.port)

@@ -130,9 +130,9 @@ class TakingReport(Report, frozen=True, kw_only=True):
 
 def run(
     *,
-    passages: Annotated[int, Option("passages of the folder, about", 10, 1_000_000)] = 300,
-    base: Annotated[int, Option("passages of the base that is searched", 50, 10_000_000)] = 20_000,
-    rounds: Annotated[int, Option("turns")] = 2,
+    passages: Annotated[int, Option("approximate number of passages of the folder", 10, 1_000_000)] = 300,
+    base: Annotated[int, Option("number of passages in the searched base", 50, 10_000_000)] = 20_000,
+    rounds: Annotated[int, Option("number of rounds")] = 2,
     note: Callable[[str], None] = print,
 ) -> TakingReport:
     """Measure.

@@ -91,9 +91,9 @@ class UploadsReport(Report, frozen=True, kw_only=True):
 
 def run(
     *,
-    mib: Annotated[int, Option("size of the large file")] = 256,
+    mib: Annotated[int, Option("size of the large file, in MiB")] = 256,
     small_mib: int = 32,
-    rounds: Annotated[int, Option("turns")] = 6,
+    rounds: Annotated[int, Option("number of rounds")] = 6,
     note: Callable[[str], None] = print,
 ) -> UploadsReport:
     """Measure; files of `small_mib` and of `mib`.

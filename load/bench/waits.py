@@ -105,7 +105,7 @@ class StartupReport(Report, frozen=True, kw_only=True):
 
 
 def run_startup(
-    *, rounds: Annotated[int, Option("turns")] = 7, note: Callable[[str], None] = print
+    *, rounds: Annotated[int, Option("number of rounds")] = 7, note: Callable[[str], None] = print
 ) -> StartupReport:
     """Measure in turns; the first turn fills the caches of the disk and does not count."""
     report = StartupReport(seconds={case: [] for case in _CASES})
@@ -350,9 +350,9 @@ class IngestionReport(Report, frozen=True, kw_only=True):
 
 def run_ingestion(
     *,
-    notes: Annotated[int, Option("notes behind each kind")] = 100,
-    pages: Annotated[int, Option("pages of the PDF")] = 100,
-    rounds: Annotated[int, Option("turns")] = 3,
+    notes: Annotated[int, Option("number of notes behind each kind")] = 100,
+    pages: Annotated[int, Option("number of pages of the PDF")] = 100,
+    rounds: Annotated[int, Option("number of rounds")] = 3,
     note: Callable[[str], None] = print,
 ) -> IngestionReport:
     """Start the stack and measure `notes` notes behind each background, then searches."""

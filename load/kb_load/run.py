@@ -178,11 +178,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--target", default="simulator", type=_target_name, help="simulator (default), engine, or a URL"
     )
-    parser.add_argument("--shape", default="steady", choices=CURVES, help="default steady")
-    parser.add_argument("--users", type=int, default=20, metavar="N", help="agents at the peak (default 20)")
-    parser.add_argument("--seconds", type=int, default=45, metavar="N", help="how long (default 45)")
     parser.add_argument(
-        "--think", type=float, default=0.2, metavar="S", help="seconds between an agent's calls (default 0.2)"
+        "--shape", default="steady", choices=CURVES, help="shape of the load (default steady)"
+    )
+    parser.add_argument(
+        "--users", type=int, default=20, metavar="N", help="maximum number of agents (default 20)"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=45, metavar="N", help="duration, in seconds (default 45)"
+    )
+    parser.add_argument(
+        "--think",
+        type=float,
+        default=0.2,
+        metavar="S",
+        help="pause between an agent's calls, in seconds (default 0.2)",
     )
     parser.add_argument(
         "--processes",
@@ -190,22 +200,32 @@ def _parser() -> argparse.ArgumentParser:
         choices=range(1, _MOST_PROCESSES + 1),
         default=1,
         metavar="N",
-        help="of the generator (default 1)",
+        help="processes of the load generator (default 1)",
     )
-    parser.add_argument("--seed", type=int, default=7, metavar="N", help="of all texts (default 7)")
+    parser.add_argument(
+        "--seed", type=int, default=7, metavar="N", help="seed of the generated texts (default 7)"
+    )
     parser.add_argument(
         "--budgets",
         type=Path,
         metavar="FILE",
-        help="default: this package's own, by target",
+        help="budgets (default: this package's budgets of the target)",
     )
     parser.add_argument(
         "--serve-flags", default="", metavar="TEXT", help="further flags for kb serve, such as '--workers 2'"
     )
     parser.add_argument("--anyway", action="store_true", help="load a base that is not empty")
-    parser.add_argument("--page", action="store_true", help="Locust's own page instead of headless")
-    parser.add_argument("--page-port", type=int, default=8089, metavar="PORT", help="default 8089")
-    parser.add_argument("--out", type=Path, default=Path("out/load"), metavar="DIR", help="out/load")
+    parser.add_argument("--page", action="store_true", help="serve Locust's web page")
+    parser.add_argument(
+        "--page-port", type=int, default=8089, metavar="PORT", help="port of Locust's web page (default 8089)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("folder for results (default out/load)"),
+        metavar="DIR",
+        help="folder for results (default out/load)",
+    )
     return parser
 
 

@@ -117,7 +117,7 @@ async def serve(
     most = connections_within_descriptors(settings.max_connections)
     if most < settings.max_connections:
         log.warning(
-            "%d connections may be open, fewer than KB_MAX_CONNECTIONS: raise the limit on open files "
+            "The maximum is %d connections, below KB_MAX_CONNECTIONS: raise the limit on open files "
             "(ulimit -n)",
             most,
         )
@@ -206,7 +206,7 @@ def warn_if_unreachable(settings: ServerSettings, base: str) -> None:
     """Warn if upload URLs begin with an address that other machines cannot reach."""
     if misses_public_url(settings):
         log.warning(
-            "Upload URLs begin with %s and reach nobody on another machine: set KB_PUBLIC_URL to the base by "
-            "which agents reach this server",
+            "Upload URLs begin with %s, which other machines cannot reach: set KB_PUBLIC_URL to the base URL "
+            "of this server for agents",
             base,
         )

@@ -145,7 +145,9 @@ class OwnEngine:
         try:
             await self._found()
         except EngineFault as fault:
-            logger.warning("no engine yet", extra={"reason": fault.detail})  # the first call reports it too
+            logger.warning(
+                "the engine is not available yet", extra={"reason": fault.detail}
+            )  # the first call reports it too
 
     async def _found(self) -> HttpEngine:
         if self._client is None:

@@ -35,36 +35,38 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         str,
         Setting(
             "KB_ENGINE_URL",
-            "base URL of the engine; kb stdio and the commands find that of the data folder without it",
+            "base URL of the engine; kb stdio and the commands default to the engine of the data folder",
         ),
     ] = "http://127.0.0.1:8000"
     engine_linger: Annotated[
         float,
-        Setting("KB_ENGINE_LINGER", "seconds that an engine started by kb stdio outlives the last one"),
+        Setting(
+            "KB_ENGINE_LINGER", "time from the end of the last kb stdio to the stop of its engine, in seconds"
+        ),
         msgspec.Meta(ge=0),
     ] = 300.0
-    engine_api_key: Annotated[str, Setting("KB_API_KEY", "bearer key for every engine call", secret=True)] = (
-        ""
-    )
+    engine_api_key: Annotated[
+        str, Setting("KB_API_KEY", "bearer key for all requests to the engine", secret=True)
+    ] = ""
     api_key: Annotated[
-        str, Setting("KB_MCP_API_KEY", "bearer key that agents must send; empty: none", secret=True)
+        str, Setting("KB_MCP_API_KEY", "bearer key required from agents; empty: none", secret=True)
     ] = ""
     keys: Keys = ""
     oauth_issuer: Annotated[
-        str, Setting("KB_OAUTH_ISSUER", "URL of the authorization server whose tokens are taken; empty: none")
+        str, Setting("KB_OAUTH_ISSUER", "URL of the accepted OAuth authorization server; empty: OAuth is off")
     ] = ""
     oauth_audience: Annotated[
         list[str],
         Setting(
             "KB_OAUTH_AUDIENCE",
-            "audiences whose tokens are taken, comma-separated; empty: the URLs of this server",
+            "accepted token audiences, comma-separated; empty: the URLs of this server",
         ),
     ] = msgspec.field(default_factory=list)
     oauth_scopes: Annotated[
         list[str],
         Setting(
             "KB_OAUTH_SCOPES",
-            "RIGHT=SCOPE, comma-separated; collection=PREFIX: of scopes that name collections",
+            "scope of each right, as RIGHT=SCOPE,...; collection=PREFIX: prefix of collection scopes",
         ),
     ] = msgspec.field(default_factory=lambda: list(OAUTH_SCOPES))
     host: Annotated[str, Setting("KB_MCP_HOST", "address to listen on")] = "127.0.0.1"
@@ -73,48 +75,53 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "MCP_SERVER_PORT",
-            "port to listen on where KB_MCP_PORT is not set; its default counts only with KB_TOOLSETS=ragler",
+            "port to listen on if KB_MCP_PORT is not set; the default applies to KB_TOOLSETS=ragler only",
         ),
         msgspec.Meta(ge=0, le=65535),
     ] = 3001
     tls_cert: Annotated[
         str,
-        Setting("KB_TLS_CERT", "certificate in PEM, its chain behind it, to serve HTTPS; empty: HTTP"),
+        Setting("KB_TLS_CERT", "certificate chain for HTTPS, in PEM, server certificate first; empty: HTTP"),
     ] = ""
-    tls_key: Annotated[str, Setting("KB_TLS_KEY", "its private key in PEM, without a password")] = ""
+    tls_key: Annotated[
+        str, Setting("KB_TLS_KEY", "private key of the certificate, in PEM, without a password")
+    ] = ""
     engine_ca: Annotated[
         str,
-        Setting("KB_ENGINE_CA", "certificates in PEM that vouch for the engine's; empty: the system's"),
+        Setting("KB_ENGINE_CA", "CA certificates for the engine's certificate, in PEM; empty: the system's"),
     ] = ""
     workers: Annotated[
-        int, Setting("KB_WORKERS", "processes that share the port"), msgspec.Meta(ge=1, le=64)
+        int,
+        Setting("KB_WORKERS", "number of server processes that share the port"),
+        msgspec.Meta(ge=1, le=64),
     ] = 1
     public_url: Annotated[
-        str, Setting("KB_PUBLIC_URL", "base of the URLs handed to agents; empty: the listening address")
+        str,
+        Setting("KB_PUBLIC_URL", "base URL of this server in URLs for agents; empty: the listening address"),
     ] = ""
-    toolsets: Annotated[list[str], Setting("KB_TOOLSETS", "what /mcp shows, comma-separated")] = (
+    toolsets: Annotated[list[str], Setting("KB_TOOLSETS", "toolsets at /mcp, comma-separated")] = (
         msgspec.field(default_factory=lambda: ["kb"])
     )
     allowed_hosts: Annotated[
         list[str],
-        Setting("KB_ALLOWED_HOSTS", "Host values accepted beside loopback, comma-separated; *: any"),
+        Setting("KB_ALLOWED_HOSTS", "accepted Host values besides loopback, comma-separated; *: any"),
     ] = msgspec.field(default_factory=list)
     allowed_origins: Annotated[
         list[str],
-        Setting("KB_ALLOWED_ORIGINS", "Origin values accepted beside loopback, comma-separated; *: any"),
+        Setting("KB_ALLOWED_ORIGINS", "accepted Origin values besides loopback, comma-separated; *: any"),
     ] = msgspec.field(default_factory=list)
     trusted_proxies: Annotated[
         list[str],
         Setting(
             "KB_TRUSTED_PROXIES",
-            "addresses and networks of proxies whose X-Forwarded-For counts, comma-separated",
+            "addresses and networks of proxies with a trusted X-Forwarded-For, comma-separated",
         ),
     ] = msgspec.field(default_factory=list)
     max_connections: Annotated[
         int,
         Setting(
             "KB_MAX_CONNECTIONS",
-            "connections open at once in each worker; fewer where descriptors do not suffice",
+            "maximum number of open connections per worker; reduced to the limit on open files",
         ),
         msgspec.Meta(ge=1),
     ] = CONNECTIONS
@@ -122,7 +129,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "KB_MAX_CONNECTIONS_PER_ADDRESS",
-            "of these, those of one address but loopback; by a trusted proxy, its requests at once",
+            "maximum connections per address except loopback; behind a trusted proxy, maximum requests",
         ),
         msgspec.Meta(ge=1),
     ] = 512
@@ -130,56 +137,66 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "KB_MAX_WEBSOCKETS",
-            "WebSockets open at once in each worker, and never more than half of its connections",
+            "maximum number of open WebSockets per worker, at most half of its connections",
         ),
         msgspec.Meta(ge=0),
     ] = 2048
     max_websockets_per_address: Annotated[
         int,
-        Setting("KB_MAX_WEBSOCKETS_PER_ADDRESS", "of these, those of one address but loopback"),
+        Setting(
+            "KB_MAX_WEBSOCKETS_PER_ADDRESS",
+            "maximum number of open WebSockets per address, except loopback, in each worker",
+        ),
         msgspec.Meta(ge=0),
     ] = 256
     header_timeout: HeaderTimeout = HEADER_SECONDS
     fast_path: Annotated[
-        bool, Setting("KB_FAST_PATH", "answer plain tool calls past the kernel of the MCP SDK")
+        bool,
+        Setting("KB_FAST_PATH", "answer plain tool calls on a fast path that bypasses the MCP SDK's kernel"),
     ] = True
     ask_before_removal: Annotated[
         bool,
         Setting(
-            "KB_ASK_BEFORE_REMOVAL", "have people confirm that documents are removed, where their client can"
+            "KB_ASK_BEFORE_REMOVAL",
+            "ask the user to confirm the removal of documents, if the client supports it",
         ),
     ] = True
     resource_links: Annotated[
         bool,
         Setting(
-            "KB_RESOURCE_LINKS", "link the documents of a result behind its text, for clients that show it"
+            "KB_RESOURCE_LINKS",
+            "add resource links to documents after the text of a result, for clients that show them",
         ),
     ] = False
-    pages: Annotated[bool, Setting("KB_PAGES", "serve pages for people at /")] = True
+    pages: Annotated[bool, Setting("KB_PAGES", "serve web pages for people at /")] = True
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
-        int, Setting("KB_MAX_UPLOAD_BYTES", "largest file an agent may upload"), msgspec.Meta(ge=1)
+        int, Setting("KB_MAX_UPLOAD_BYTES", "maximum size of an upload, in bytes"), msgspec.Meta(ge=1)
     ] = DEFAULT_UPLOAD_BYTES
     upload_ttl: Annotated[
-        float, Setting("KB_UPLOAD_TTL", "seconds from start to finish of an upload"), msgspec.Meta(gt=0)
+        float,
+        Setting("KB_UPLOAD_TTL", "maximum time from start to finish of an upload, in seconds"),
+        msgspec.Meta(gt=0),
     ] = 600.0
     file_roots: Annotated[
         list[str],
         Setting(
             "KB_FILE_ROOTS",
-            "folders of this machine whose files agents may add by path, comma-separated; empty: none",
+            "local folders from which agents may add files by path, comma-separated; empty: none",
         ),
     ] = msgspec.field(default_factory=list)
-    text_file: Annotated[str, Setting("KB_TEXT_FILE", "the file behind the textfile toolset")] = ""
-    text_description: Annotated[str, Setting("KB_TEXT_DESCRIPTION", "what that file is about")] = ""
+    text_file: Annotated[str, Setting("KB_TEXT_FILE", "file of the textfile toolset")] = ""
+    text_description: Annotated[
+        str, Setting("KB_TEXT_DESCRIPTION", "description of the contents of KB_TEXT_FILE")
+    ] = ""
     ragler_api_url: Annotated[
-        str, Setting("RAGLER_API_URL", "base URL of RAGler's backend, behind the ragler toolset")
+        str, Setting("RAGLER_API_URL", "base URL of RAGler's backend, for the ragler toolset")
     ] = "http://localhost:3000"
     ragler_api_key: Annotated[
         str,
         Setting(
             "RAGLER_API_KEY",
-            "bearer key for every call of RAGler's backend; KB_API_KEY where that is the engine itself",
+            "bearer key for RAGler's backend; KB_API_KEY if the backend is the engine",
             secret=True,
         ),
     ] = ""
@@ -190,7 +207,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     enable_metrics: Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")] = True
     request_timeout_ms: Annotated[
         int,
-        Setting("REQUEST_TIMEOUT", "milliseconds of silence from engine or backend before a call fails"),
+        Setting(
+            "REQUEST_TIMEOUT",
+            "maximum time without data from the engine or RAGler's backend, in milliseconds",
+        ),
         msgspec.Meta(ge=1),
     ] = 30_000
 

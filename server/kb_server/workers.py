@@ -119,7 +119,7 @@ class WorkerSupervisor:
             if loop.time() - began > LONG_LIVED:
                 slot.pause = FIRST_PAUSE
             fields = {"worker": slot.number, "seconds": slot.pause}
-            log.error("A worker %s; starting another", how, extra=fields)
+            log.error("A worker %s; starting a replacement", how, extra=fields)
             await asyncio.sleep(slot.pause)
             slot.pause = min(2 * slot.pause, LONGEST_PAUSE)
 

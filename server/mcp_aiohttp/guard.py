@@ -242,7 +242,7 @@ class Gate:
         # the boundary of HTTP: an internal error is logged, and answered without its message
         except Exception:
             fields = {"method": request.method, "route": route_of(request)}
-            log.exception("A request broke", extra=fields)
+            log.exception("A request failed unexpectedly", extra=fields)
             body = error_bytes(None, INTERNAL_ERROR, "Internal error")
             response = web.Response(status=500, body=body, content_type="application/json")
         if asks_for_websocket(request):

@@ -17,12 +17,14 @@ from kb_simulator.settings import SimulatorSettings
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 a port is in use, 2 a setting is invalid."""
     parser = argparse.ArgumentParser(prog="kb_simulator", description="A fake engine that fails on command.")
-    parser.add_argument("--seed", type=int, help="what every random decision derives from (7)")
+    parser.add_argument("--seed", type=int, help="seed of random decisions (7)")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on; 0: any free one (8900)")
     parser.add_argument("--control", type=int, help="port of the control plane, on loopback (off)")
-    parser.add_argument("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)")
-    parser.add_argument("--jobs", metavar="POLICY", help=f"how jobs end: {POLICY_FORMS} (at-once)")
+    parser.add_argument(
+        "--clock", choices=("autojump", "manual", "real"), help="clock of the engine (autojump)"
+    )
+    parser.add_argument("--jobs", metavar="POLICY", help=f"outcome of jobs: {POLICY_FORMS} (at-once)")
     try:
         settings = SimulatorSettings.read(os.environ, **vars(parser.parse_args(arguments)))
     except SettingsError as error:

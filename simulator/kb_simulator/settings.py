@@ -20,21 +20,21 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 class SimulatorSettings(Settings, frozen=True, kw_only=True):
     """Settings of the simulator. Sizes are bytes."""
 
-    seed: Annotated[int, Setting("KB_SIM_SEED", "what every random decision derives from")] = 7
-    host: Annotated[str, Setting("KB_SIM_HOST", "address the fake engine listens on")] = "127.0.0.1"
-    port: Annotated[Port, Setting("KB_SIM_PORT", "its port; 0: any free one")] = 8900
+    seed: Annotated[int, Setting("KB_SIM_SEED", "seed of random decisions")] = 7
+    host: Annotated[str, Setting("KB_SIM_HOST", "address to listen on")] = "127.0.0.1"
+    port: Annotated[Port, Setting("KB_SIM_PORT", "port to listen on; 0: any free one")] = 8900
     control: Annotated[
         Port | None, Setting("KB_SIM_CONTROL", "port of the control plane, on loopback; empty: off")
     ] = None
     clock: Annotated[
         str,
-        Setting("KB_SIM_CLOCK", "how time passes", choices=("autojump", "manual", "real")),
+        Setting("KB_SIM_CLOCK", "clock: autojump, manual or real", choices=("autojump", "manual", "real")),
     ] = "autojump"
-    jobs: Annotated[str, Setting("KB_SIM_JOBS", f"how jobs end: {POLICY_FORMS}")] = "at-once"
+    jobs: Annotated[str, Setting("KB_SIM_JOBS", f"outcome of jobs: {POLICY_FORMS}")] = "at-once"
     api_key: EngineKey = ""
-    namespaces: Annotated[int, Setting("KB_SIM_NAMESPACES", "namespaces at once"), msgspec.Meta(ge=1)] = (
-        MOST_NAMESPACES
-    )
+    namespaces: Annotated[
+        int, Setting("KB_SIM_NAMESPACES", "maximum number of namespaces"), msgspec.Meta(ge=1)
+    ] = MOST_NAMESPACES
     max_upload_bytes: UploadBytes = DEFAULT_UPLOAD_BYTES
     keep_originals: KeepOriginals = False
     published_collections: PublishedCollections = ""

@@ -248,7 +248,7 @@ def test_every_message_that_is_owed_an_answer_gets_one(
 ) -> None:
     answers = server.run(exchange(server, texts))
     assert all(("result" in answer) != ("error" in answer) for answer in answers)
-    assert not [record for record in caplog.records if "WebSocket broke" in record.message]
+    assert not [record for record in caplog.records if "WebSocket failed unexpectedly" in record.message]
 
 
 frames = st.builds(

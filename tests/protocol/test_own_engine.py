@@ -184,7 +184,7 @@ async def test_an_engine_finishes_its_jobs_before_it_ends(home: Path, start: Sta
     client.process.kill()
     eventually(lambda: not engines(home), what="the end of the engine")
     log = (home / "engine" / "engine.log").read_text()
-    assert "nobody uses this engine" in log
+    assert "the engine is no longer in use" in log
     again = await connected(start, home)
     answer = await again.ask(call("kb_status"))
     assert answer["result"]["structuredContent"]["queue"]["completed"] == 1, answer

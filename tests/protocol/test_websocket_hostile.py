@@ -358,7 +358,7 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
             lambda told: "A WebSocket ended" in told,
             what="the end",
         )
-    assert "A WebSocket broke" not in caplog.text
+    assert "A WebSocket failed unexpectedly" not in caplog.text
 
 
 async def test_a_client_that_stops_reading_is_given_up(

@@ -121,9 +121,9 @@ class Scan:
                 if self._is_due and self._pace.is_idle():
                     await self._slice()
             except EngineError as error:  # for instance an unreachable database: try again later
-                logger.warning("the scan was broken off", extra={"code": error.code})
+                logger.warning("the scan was interrupted", extra={"code": error.code})
             except Exception:  # boundary: a failed slice must not end the scan
-                logger.exception("the scan was broken off")
+                logger.exception("the scan was interrupted")
 
     @property
     def _now(self) -> float:
@@ -161,7 +161,7 @@ class Scan:
             at.after = 0
             await self._quiet()
             await self._look_at_index()
-            logger.info("all documents have been looked at", extra={"hurt": len(at.hurt)})
+            logger.info("scan complete", extra={"hurt": len(at.hurt)})
 
     async def _quiet(self) -> None:
         """Wait until the engine is idle: searches come first."""
@@ -176,9 +176,9 @@ class Scan:
         if what:
             self._position.hurt[str(number)] = what
             if what != known:
-                logger.warning("a document is hurt", extra={"document": number, "what": what})
+                logger.warning("a document is damaged", extra={"document": number, "what": what})
         elif known:
-            logger.info("a document is whole again, or gone", extra={"document": number})
+            logger.info("a damaged document was repaired or removed", extra={"document": number})
 
     async def _faults(self, number: int) -> list[str]:
         try:
@@ -216,7 +216,7 @@ class Scan:
     async def _look_at_index(self) -> None:
         if renewed := await self._store.renew_damaged_index():
             self._renewed += renewed
-            logger.warning("files of the search index were damaged, and made anew", extra={"files": renewed})
+            logger.warning("rebuilt damaged files of the search index", extra={"files": renewed})
 
 
 def _read(place: Path) -> Position:
@@ -233,4 +233,4 @@ def _write(place: Path, position: Position) -> None:
         new.write_bytes(msgspec.json.encode(position))
         new.replace(place)
     except OSError as error:
-        logger.warning("where the scan is cannot be kept", extra={"error": str(error)})
+        logger.warning("the position of the scan cannot be saved", extra={"error": str(error)})

@@ -49,13 +49,13 @@ class OnnxSettings(ModelSettings, frozen=True, kw_only=True):
     """The folder of the model, besides the settings of every model."""
 
     embedding_folder: Annotated[
-        str, Setting("KB_EMBEDDING_FOLDER", "folder with a model's model.onnx and tokenizer.json")
+        str, Setting("KB_EMBEDDING_FOLDER", "model folder with model.onnx and tokenizer.json")
     ] = ""
     embedding_pooling: Annotated[
         Literal["", "mean", "cls", "last"],
         Setting(
             "KB_EMBEDDING_POOLING",
-            "how tokens become one vector: mean, cls or last; else as the folder says",
+            "pooling of token vectors: mean, cls or last; empty: read from the model folder",
         ),
     ] = ""
 
@@ -143,7 +143,7 @@ class OnnxEmbedder(Embedder):
         self.scoring = scoring_for(questions @ passages.T, self._settings.chosen_scoring)
         self.loaded = True
         logger.info(
-            "the model is loaded",
+            "embedding model loaded",
             extra={
                 "model": self.name,
                 "dimensions": self.dimensions,

@@ -69,27 +69,35 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
         str,
         Setting(
             "KB_EMBEDDING_MODEL",
-            "the model's name, as an endpoint calls it, for example nomic-embed-text",
+            "model name at the endpoint, for example nomic-embed-text",
         ),
     ] = ""
     embedding_max_tokens: Annotated[
         int,
-        Setting("KB_EMBEDDING_MAX_TOKENS", "tokens that the model reads of a text"),
+        Setting("KB_EMBEDDING_MAX_TOKENS", "maximum number of tokens of a text that the model reads"),
         msgspec.Meta(ge=64, le=1_000_000),
     ] = 512
     embedding_document_prefix: Annotated[
         str,
-        Setting("KB_EMBEDDING_DOCUMENT_PREFIX", "what the model wants before a passage, as in 'passage: '"),
+        Setting(
+            "KB_EMBEDDING_DOCUMENT_PREFIX",
+            "prefix of passages required by the model, for example 'passage: '",
+        ),
         msgspec.Meta(max_length=200),
     ] = ""
     embedding_query_prefix: Annotated[
         str,
-        Setting("KB_EMBEDDING_QUERY_PREFIX", "what the model wants before a question, as in 'query: '"),
+        Setting(
+            "KB_EMBEDDING_QUERY_PREFIX", "prefix of queries required by the model, for example 'query: '"
+        ),
         msgspec.Meta(max_length=200),
     ] = ""
     embedding_scoring: Annotated[
         str,
-        Setting("KB_EMBEDDING_SCORING", "constants of the score, like cosine_floor=0.7,w=0.6; else measured"),
+        Setting(
+            "KB_EMBEDDING_SCORING",
+            "constants of the score, for example cosine_floor=0.7,w=0.6; empty: measured",
+        ),
     ] = ""
 
     def base_name(self, model: str) -> str:

@@ -30,7 +30,7 @@ EMBEDDERS = {
 class EmbedderSettings(Settings, frozen=True, kw_only=True):
     """The choice of the embedder, and the settings of each, in a field of its name."""
 
-    embedder: Annotated[str, Setting("KB_EMBEDDER", f"the embedder: {', '.join(EMBEDDERS)}")] = "minilm"
+    embedder: Annotated[str, Setting("KB_EMBEDDER", f"embedder: {', '.join(EMBEDDERS)}")] = "minilm"
     onnx: OnnxSettings = OnnxSettings()
     openai: OpenAISettings = OpenAISettings()
 

@@ -116,7 +116,7 @@ class KeptJobs:
                 await self._spool.remove(one.spool)
         await self._store.write(jobs.let_go, [one.id for one in failed])
         logger.info(
-            "failed jobs kept no longer",
+            "removed the input of failed jobs",
             extra={"jobs": len(failed), "bytes": sum(one.size_bytes for one in failed)},
         )
 

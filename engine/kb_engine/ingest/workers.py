@@ -145,7 +145,7 @@ class Workers:
                     without = greedy(line.in_hand, line.places)
                     leased = await self._store.write(jobs.take, str(uuid4()), [line.lane], without)
                 except EngineError as error:
-                    logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
+                    logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
                 if leased is not None:
                     line.in_hand.append(leased.job.caller)
                     return leased
@@ -162,16 +162,18 @@ class Workers:
                     lambda: self._store.write(documents.commit, leased, prepared)
                 )
                 logger.info(
-                    "job given up" if job is None else "job completed",
+                    "job abandoned" if job is None else "job completed",
                     extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
                 )
         except LeaseVoid:
-            logger.info("job given up", extra={"job": leased.job.id})
+            logger.info("job abandoned", extra={"job": leased.job.id})
         except ManyPages:
             changed = await self._retry_while_not_ready(
                 lambda: self._store.write(jobs.change_lane, leased, "scan")
             )
-            logger.info("job is a scan" if changed else "job given up", extra={"job": leased.job.id})
+            logger.info(
+                "job moved to the scan lane" if changed else "job abandoned", extra={"job": leased.job.id}
+            )
             self.wake()
             return changed
         except ExtractionFailed as error:
@@ -269,7 +271,8 @@ class Workers:
                 )
             except EngineError as error:
                 logger.error(
-                    "a failed job cannot be closed", extra={"job": leased.job.id, "code": error.code}
+                    "a failed job cannot be marked as failed",
+                    extra={"job": leased.job.id, "code": error.code},
                 )
                 await self._pause(_RETRY_SECONDS)
             else:
@@ -289,7 +292,7 @@ class Workers:
             if not is_kept:
                 await self._spool.remove(job.spool)
         except (OSError, EngineError):  # the next start removes it; the worker continues
-            logger.exception("a file stays in the spool", extra={"job": job.id})
+            logger.exception("a file cannot be removed from the spool", extra={"job": job.id})
 
 
 class JobEnds:

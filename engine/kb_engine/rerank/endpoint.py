@@ -90,7 +90,8 @@ class EndpointReranker:
         if rest:
             self._rests_until = max(self._rests_until, self._clock() + min(rest, _MOST_REST))
         logger.warning(
-            "a search is answered in its first order", extra={"url": self._settings.url, "why": what}
+            "reranking failed: a search keeps its original order",
+            extra={"url": self._settings.url, "why": what},
         )
         return RerankFailed(f"The reranker {what}.")
 

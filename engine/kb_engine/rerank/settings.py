@@ -22,33 +22,32 @@ class RerankSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     api: Annotated[
         str,
-        Setting(
-            "KB_RERANK_API", "what the reranker speaks: tei, jina or cohere", choices=(TEI, JINA, COHERE)
-        ),
+        Setting("KB_RERANK_API", "API of the reranker: tei, jina or cohere", choices=(TEI, JINA, COHERE)),
     ] = TEI
     model: Annotated[
-        str, Setting("KB_RERANK_MODEL", "name of the reranker's model, which jina and cohere want")
+        str, Setting("KB_RERANK_MODEL", "model name of the reranker, required by jina and cohere")
     ] = ""
     key: Annotated[str, Setting("KB_RERANK_KEY", "bearer key of the reranker; empty: none", secret=True)] = ""
     timeout: Annotated[
         float,
-        Setting("KB_RERANK_TIMEOUT", "seconds after which a search is answered in its first order"),
+        Setting(
+            "KB_RERANK_TIMEOUT",
+            "time-out of the reranker, in seconds; later, hits keep the order of the search",
+        ),
         msgspec.Meta(gt=0, le=30),
     ] = 1.0
     candidates: Annotated[
         int,
-        Setting(
-            "KB_RERANK_CANDIDATES", "passages of a search that the reranker reads, or top where that is more"
-        ),
+        Setting("KB_RERANK_CANDIDATES", "number of passages to rerank per search; at least the search's top"),
         msgspec.Meta(ge=1, le=300),
     ] = 50
     batch: Annotated[
         int,
-        Setting("KB_RERANK_BATCH", "most passages in one request to the reranker"),
+        Setting("KB_RERANK_BATCH", "maximum number of passages in a request to the reranker"),
         msgspec.Meta(ge=1, le=1000),
     ] = 32
     logits: Annotated[
-        bool, Setting("KB_RERANK_LOGITS", "the scores of the reranker are logits, not from 0 to 1")
+        bool, Setting("KB_RERANK_LOGITS", "the reranker returns logits instead of scores from 0 to 1")
     ] = False
 
     def __post_init__(self) -> None:

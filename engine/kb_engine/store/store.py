@@ -116,7 +116,8 @@ class Store(ABC):
         """Record that `count` versions were dropped because a write found the disk full."""
         self._emptied_at = stamp(self._clock())
         logger.warning(
-            "the disk is full: versions of documents and removed ones made room", extra={"versions": count}
+            "the disk is full: removed versions of documents and removed documents to make room",
+            extra={"versions": count},
         )
 
     def _note_lost(self, chunk_ids: Collection[int]) -> None:
@@ -124,7 +125,8 @@ class Store(ABC):
         if new := set(chunk_ids) - self._lost:
             self._lost = self._lost | new
             logger.warning(
-                "passages have no vector; kb check --repair makes them anew", extra={"passages": len(new)}
+                "passages have no vector; run kb check --repair to embed them again",
+                extra={"passages": len(new)},
             )
 
     async def lost_vectors(self) -> int:
@@ -376,7 +378,7 @@ class Follower:
 
     async def _rebuild(self) -> None:
         """Rebuild the index from all documents. Its generation stays 0 until the last document is in it."""
-        logger.info("the search index is built from the store")
+        logger.info("building the search index from the store")
         generation = await self._store.read(state.generation)
         await self._index.create(self._store.dimensions)
         last = 0

@@ -99,7 +99,7 @@ class IssuerKeys:
                     raise ValueError("its keys are not served by https")
                 found = await _read(http, metadata.jwks_uri, _Keys)
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError) as error:
-            words = "The keys of the authorization server cannot be had"
+            words = "The keys of the authorization server cannot be fetched"
             log.warning(words, extra={"issuer": self._issuer, "reason": str(error) or type(error).__name__})
             return
         self._keys, self._fetched = found.keys[:_MAX_KEYS], self._clock()

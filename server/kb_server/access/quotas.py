@@ -146,7 +146,7 @@ class FileMeter:
     def _report(self, error: OSError) -> None:
         if not self._has_failed:
             self._has_failed = True
-            words = "What keys use cannot be kept: quotas count for this process alone, until it ends"
+            words = "The usage of keys cannot be saved: quotas apply to this process only, until it ends"
             logger.error(words, extra={"file": str(self._path), "reason": error.strerror})
 
 
@@ -154,5 +154,5 @@ def _read(descriptor: int) -> dict[str, Used]:
     try:
         return msgspec.json.decode(os.pread(descriptor, _MAX_BYTES, 0) or b"{}", type=dict[str, Used])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        logger.warning("What keys have used was damaged: it is counted from nothing")
+        logger.warning("The saved usage of keys was damaged: counting restarts at zero")
         return {}

@@ -285,7 +285,7 @@ class Calls:
         if published is None:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
             unknown = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
-            log.warning("There is no such tool", extra=unknown)
+            log.warning("Unknown tool", extra=unknown)
             raise UnknownToolError(name, self._tools, self._unknown_tool(name))
         tool, error_type, fault, answered = published.tool, None, None, False
         fields: dict[str, Any] = {

@@ -146,7 +146,7 @@ def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: 
 
 
 def _no_room(request: web.Request) -> web.Response:
-    log.info("Refused a request: too many connections are in use", extra={"route": route_of(request)})
+    log.info("Refused a request: too many open connections", extra={"route": route_of(request)})
     words = "As many connections are in use as this server keeps open, in all or for your address. Try again."
     headers: dict[str, str] = {hdrs.RETRY_AFTER: str(RETRY_SECONDS)}
     return refusal_response(

@@ -169,15 +169,15 @@ async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: s
             answer = await ask()
     except (ToolError, EngineFault) as failed:
         error = failed if isinstance(failed, ToolError) else tool_error(failed)
-        log.warning("A request beside the tools failed", extra={**fields, "error": error.code})
+        log.warning("Request failed", extra={**fields, "error": error.code})
         raise MCPError(
             code_of(error.code), error.message, {"error_type": error.code, **error.details}
         ) from None
     except Exception:
         # The boundary, as for a tool: the SDK's handshake loop would send the message to the client.
-        log.exception("A request beside the tools broke", extra=fields)
+        log.exception("Request failed unexpectedly", extra=fields)
         raise MCPError(INTERNAL_ERROR, "Internal error") from None
-    log.info("Answered a request beside the tools", extra=fields)
+    log.info("Request completed", extra=fields)
     return answer
 
 

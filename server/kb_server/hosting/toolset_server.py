@@ -247,7 +247,7 @@ class TaskCancellation:
             task_id = _CancelParams.model_validate(params or {}, by_name=False).task_id
             await self._run(task_id, params, caller)
         except ValidationError:
-            log.info("A notification to cancel a task names none")
+            log.info("A cancel notification has no task id")
         except MCPError as error:
             log.info("A task was not cancelled", extra={"error": error.error.data})
 
@@ -274,6 +274,6 @@ class TaskCancellation:
             raise MCPError(code, error.message, {"error_type": error.code, **details}) from None
         except Exception:
             # The boundary, as for a tool: the SDK's handshake loop would send the message to the client.
-            log.exception("Cancelling a task broke", extra=fields)
+            log.exception("Cancelling a task failed unexpectedly", extra=fields)
             raise MCPError(INTERNAL_ERROR, "Internal error") from None
         log.info("Cancelled a task", extra=fields)

@@ -147,9 +147,7 @@ def _own_provider(environ: Mapping[str, str]) -> TracerProvider | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        log.warning(
-            "An endpoint for spans is set, but OpenTelemetry is not installed: %s", install_command("otel")
-        )
+        log.warning("A span endpoint is set, but OpenTelemetry is not installed: %s", install_command("otel"))
         return None
     named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     try:
@@ -160,5 +158,5 @@ def _own_provider(environ: Mapping[str, str]) -> TracerProvider | None:
     except Exception:
         log.warning("No spans are sent: OpenTelemetry cannot be set up", exc_info=True)
         return None
-    log.info("Spans are sent to an OpenTelemetry collector")
+    log.info("Exporting spans to an OpenTelemetry collector")
     return provider

@@ -120,7 +120,7 @@ async def original(visit: Visit) -> web.Response:
             await response.write_eof()
         # too late for an error response: the client detects the truncated transfer
         except EngineFault as fault:
-            log.warning("A file broke off", extra={"reason": fault.detail})
+            log.warning("A download was interrupted", extra={"reason": fault.detail})
             if visit.request.transport is not None:
                 visit.request.transport.abort()
     return response

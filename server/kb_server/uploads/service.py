@@ -387,7 +387,7 @@ class Uploads:
             try:
                 await self.sweep()
             except UploadError:
-                logger.exception("the staging folder could not be swept")
+                logger.exception("removing expired uploads from the staging folder failed")
 
     def _admit_bytes(self, ledger: Ledger, more: int, caller: str) -> None:
         """Check that `more` bytes of `caller` fit beside the staged ones."""

@@ -87,7 +87,7 @@ class Person:
         try:
             found = await self.session.send_request(request, types.ElicitResult, ANSWER_SECONDS, way)
         except (MCPError, ValidationError) as failed:
-            log.info("The client gave no answer for its user", extra={"reason": type(failed).__name__})
+            log.info("The client did not answer an elicitation", extra={"reason": type(failed).__name__})
             return "none"
         return found.action
 

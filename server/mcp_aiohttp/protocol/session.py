@@ -213,7 +213,7 @@ class Session(ObjectSendStream[SessionMessage]):
         if handler is not None:
             # Not by the SDK, which would run any number at once and does not report their end.
             if self.bounds is not None and self._would_exceed(self.bounds, size):
-                log.info("Passed over a notification: too much is in flight")
+                log.info("Dropped a notification: limit of requests in flight reached")
                 return
             mark = object()
             self._in_flight[mark] = size

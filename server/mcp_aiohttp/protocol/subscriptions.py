@@ -230,7 +230,7 @@ class Subscriptions:
             try:
                 state = await self._source.state()
             except Exception:
-                log.warning("Resources that are watched cannot be looked at", exc_info=True)
+                log.warning("Subscribed resources cannot be read", exc_info=True)
                 continue
             if state == self._state:
                 continue
@@ -251,7 +251,7 @@ class Subscriptions:
             if isinstance(refused, Refusal) and refused.status == _UNAVAILABLE:
                 self._look_again()
             else:
-                log.info("Subscriptions ended: their caller may no longer read")
+                log.info("Subscriptions ended: the caller no longer has access")
                 watcher.drop()
             return
         for uri in list(watcher.versions):
@@ -271,7 +271,7 @@ class Subscriptions:
         try:
             return await self._source.version(uri, view)
         except Exception:  # the boundary: after any error of the source it is polled again
-            log.warning("A resource that is watched cannot be looked at", exc_info=True)
+            log.warning("A subscribed resource cannot be read", exc_info=True)
             self._look_again()
             return _UNKNOWN
 

@@ -111,7 +111,7 @@ def build_app(
     app.on_shutdown.append(stop)
     app.cleanup_ctx.append(lifespans)
     if not gate.tokens.authenticator.is_needed:
-        log.warning("%s is not set: every caller is let in", options.names.key)
+        log.warning("%s is not set: no authentication is required", options.names.key)
     return app
 
 
@@ -263,6 +263,6 @@ async def serve(
                 on_bound(*bound)
             with on_stop_signal(stop.set):
                 await stop.wait()
-                log.info("Stopping: calls in flight may end", extra={"seconds": drain_seconds})
+                log.info("Stopping: waiting for calls in flight", extra={"seconds": drain_seconds})
     finally:
         await runner.cleanup()

@@ -319,7 +319,7 @@ class _Connection:
         try:
             await self._close(await self._converse(server, bounds))
         except Exception:  # the boundary: an HTTP answer is no longer possible after the upgrade
-            log.exception("A WebSocket broke", extra=self._fields())
+            log.exception("A WebSocket failed unexpectedly", extra=self._fields())
             await self._close(WSCloseCode.INTERNAL_ERROR)
         finally:
             transport = self.http.transport

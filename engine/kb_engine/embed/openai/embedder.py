@@ -181,7 +181,7 @@ class OpenAIEmbedder(Embedder):
             length = max(_SHORTEST, length // 2)
         if length < len(text):
             logger.warning(
-                "a passage is embedded by its beginning; was it too long, lower KB_EMBEDDING_MAX_TOKENS",
+                "a passage is embedded only in part; if it was too long, lower KB_EMBEDDING_MAX_TOKENS",
                 extra={"why": refused.what, "characters": len(text), "embedded": length},
             )
         return vector

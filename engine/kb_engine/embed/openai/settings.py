@@ -34,14 +34,18 @@ class OpenAISettings(ModelSettings, frozen=True, kw_only=True):
     ] = ""
     embedding_dimensions: Annotated[
         int,
-        Setting("KB_EMBEDDING_DIMENSIONS", "length of vectors to ask for; 0: the model's own"),
+        Setting("KB_EMBEDDING_DIMENSIONS", "dimensions of requested vectors; 0: the model's default"),
         msgspec.Meta(ge=0, le=MOST_DIMENSIONS),
     ] = 0
     embedding_batch: Annotated[
-        int, Setting("KB_EMBEDDING_BATCH", "most texts in one request"), msgspec.Meta(ge=1, le=2048)
+        int,
+        Setting("KB_EMBEDDING_BATCH", "maximum number of texts in a request to the endpoint"),
+        msgspec.Meta(ge=1, le=2048),
     ] = 32
     embedding_timeout: Annotated[
-        float, Setting("KB_EMBEDDING_TIMEOUT", "seconds that one request may take"), msgspec.Meta(gt=0)
+        float,
+        Setting("KB_EMBEDDING_TIMEOUT", "time-out of a request to the endpoint, in seconds"),
+        msgspec.Meta(gt=0),
     ] = 60.0
 
     def check(self) -> None:

@@ -85,12 +85,12 @@ async def keep_index(
             pause = CHECK_SECONDS
         except CannotIndex as error:
             if not known:
-                logger.warning("searches stay exact", extra={"why": str(error)})
+                logger.warning("cannot build a vector index: searches stay exact", extra={"why": str(error)})
             known = True
         except (*GONE, asyncpg.PostgresError, EngineError) as error:
             pause = min(2 * pause, _LONGEST_PAUSE)
             why = str(error) or type(error).__name__
-            logger.warning("the index of vectors is not looked after", extra={"why": why, "pause": pause})
+            logger.warning("maintenance of the vector index failed", extra={"why": why, "pause": pause})
         await asyncio.sleep(pause)
 
 
@@ -122,7 +122,7 @@ async def build_index(address: Address, search_path: str, due: Due) -> bool:
     try:
         if not await value(db, _TRY_LOCK) or await value(db, VALID):
             return False
-        logger.info("the index of vectors is being made", extra={"chunks": due.chunks})
+        logger.info("building the vector index", extra={"chunks": due.chunks})
         await db.execute(_DROP)
         memory = min(due.chunks * (2 * due.dimensions + _NODE_BYTES) // 1024, _MOST_MEMORY_KIB)
         await rows(
@@ -138,7 +138,7 @@ async def build_index(address: Address, search_path: str, due: Due) -> bool:
             f"USING hnsw ((vector::{half_of(due.dimensions)}) halfvec_ip_ops)",
             timeout=_BUILD_SECONDS,
         )
-        logger.info("the index of vectors is complete", extra={"chunks": due.chunks})
+        logger.info("the vector index is complete", extra={"chunks": due.chunks})
         return True
     finally:
         with suppress(*GONE, asyncpg.PostgresError):

@@ -13,34 +13,32 @@ from kb_config.settings import Setting, Settings, SettingsError
 class QdrantSettings(Settings, frozen=True, kw_only=True):
     """Settings of the Qdrant index, used if `VECTOR_DB_TYPE` is `qdrant`. Times are in seconds."""
 
-    url: Annotated[str, Setting("QDRANT_URL", "address of Qdrant, http://HOST:PORT or https://HOST:PORT")] = (
-        ""
-    )
-    api_key: Annotated[str, Setting("QDRANT_API_KEY", "key for Qdrant; empty: none", secret=True)] = ""
+    url: Annotated[str, Setting("QDRANT_URL", "URL of Qdrant, http://HOST:PORT or https://HOST:PORT")] = ""
+    api_key: Annotated[str, Setting("QDRANT_API_KEY", "API key of Qdrant; empty: none", secret=True)] = ""
     collection: Annotated[
         str,
-        Setting("QDRANT_COLLECTION", "name of the collection; each base has its own"),
+        Setting("QDRANT_COLLECTION", "name of the collection, different for each base"),
         msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,255}$"),
     ] = "kb"
     timeout: Annotated[
-        int, Setting("QDRANT_TIMEOUT", "seconds that a request to Qdrant may take"), msgspec.Meta(ge=1)
+        int, Setting("QDRANT_TIMEOUT", "time-out of a request to Qdrant, in seconds"), msgspec.Meta(ge=1)
     ] = 5
     shards: Annotated[
-        int, Setting("QDRANT_SHARDS", "shards of the collection where it is made"), msgspec.Meta(ge=1)
+        int, Setting("QDRANT_SHARDS", "number of shards of a new collection"), msgspec.Meta(ge=1)
     ] = 1
     replicas: Annotated[
         int,
-        Setting("QDRANT_REPLICAS", "copies of each shard, likewise"),
+        Setting("QDRANT_REPLICAS", "number of copies of each shard of a new collection"),
         msgspec.Meta(ge=1),
     ] = 1
     write_replicas: Annotated[
         int,
-        Setting("QDRANT_WRITE_REPLICAS", "copies that must have a write before it counts; 0: most of them"),
+        Setting("QDRANT_WRITE_REPLICAS", "number of copies that must confirm a write; 0: a majority"),
         msgspec.Meta(ge=0),
     ] = 0
     exact_up_to: Annotated[
         int,
-        Setting("QDRANT_EXACT_UP_TO", "chunks all of whose vectors a query is compared with; beyond: HNSW"),
+        Setting("QDRANT_EXACT_UP_TO", "maximum number of chunks for exact vector search; above: HNSW"),
         msgspec.Meta(ge=0),
     ] = 100_000
 

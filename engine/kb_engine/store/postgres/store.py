@@ -199,10 +199,10 @@ class PostgresStore(Store):
                 await self.beat()
             except EngineError as error:
                 logger.warning(
-                    "the store could not be kept", extra={"code": error.code, "detail": error.detail}
+                    "the heartbeat of the store failed", extra={"code": error.code, "detail": error.detail}
                 )
             except Exception:  # boundary: the next heartbeat tries again
-                logger.exception("the store could not be kept")
+                logger.exception("the heartbeat of the store failed")
 
     async def _listen(self, callback: StoreEventCallback) -> None:
         """Listen on a separate connection and reconnect if it is lost; after each gap report `resumed`."""
@@ -228,7 +228,9 @@ class PostgresStore(Store):
                         await db.close(timeout=1.0)
                 wait = _FIRST_WAIT
             except (*GONE, asyncpg.PostgresError) as error:
-                logger.warning("no events from the database", extra={"error": type(error).__name__})
+                logger.warning(
+                    "the connection for database events is lost", extra={"error": type(error).__name__}
+                )
                 wait = min(wait * 2, _LONGEST_WAIT)
             await asyncio.sleep(wait)
 

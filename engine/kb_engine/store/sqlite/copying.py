@@ -42,7 +42,7 @@ def keep_layout(db: apsw.Connection, path: Path, version: int) -> None:
     size = path.stat().st_size
     if shutil.disk_usage(path.parent).free < 2 * size:
         logger.warning(
-            "there is no room for a copy of the base before its layout changes", extra={"bytes": size}
+            "no room for a copy of the base before the change of its layout", extra={"bytes": size}
         )
         return
     new = kept.with_name(f"{kept.name}.new")
@@ -54,4 +54,4 @@ def keep_layout(db: apsw.Connection, path: Path, version: int) -> None:
             earlier.unlink()
     new.rename(kept)
     sync(path.parent)
-    logger.info("the base of the earlier layout is kept", extra={"copy": str(kept)})
+    logger.info("kept a copy of the base with its previous layout", extra={"copy": str(kept)})

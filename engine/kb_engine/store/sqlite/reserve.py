@@ -42,7 +42,7 @@ class Reserve:
         """
         self.give()
         if lacks_inodes(self._file):  # SQLite needs those that are left for its log
-            logger.warning("no room is kept for deletions", extra={"error": NO_INODES})
+            logger.warning("no disk space is reserved for deletions", extra={"error": NO_INODES})
             return
         try:
             free = shutil.disk_usage(self._file.parent).free
@@ -54,7 +54,7 @@ class Reserve:
             finally:
                 os.close(file)
         except OSError as error:
-            logger.warning("no room is kept for deletions", extra={"error": str(error)})
+            logger.warning("no disk space is reserved for deletions", extra={"error": str(error)})
 
     def give(self) -> None:
         """Release the reserve."""

@@ -126,7 +126,7 @@ def _part(folder: Path, name: str, dimensions: int, present: Ids) -> Part | None
     try:
         block = open_segment(folder / name, dimensions)
     except (UnreadableIndexFile, OSError) as error:
-        logger.warning("a part of the search index is made again", extra={"why": str(error)})
+        logger.warning("rebuilding a part of the search index", extra={"why": str(error)})
         return None
     if np.array_equal(block.chunk_ids, present):
         return Part(block, name)
@@ -285,7 +285,9 @@ class Upkeep:
                     swept = names
             except Exception as error:  # on any failure searches stay correct without the upkeep, but slower
                 trace = None if isinstance(error, OSError | EngineError) else error
-                logger.warning("the search index is not tidied up", extra={"why": str(error)}, exc_info=trace)
+                logger.warning(
+                    "maintenance of the search index failed", extra={"why": str(error)}, exc_info=trace
+                )
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             await self._woken.wait()
@@ -311,7 +313,7 @@ class Upkeep:
         work = partial(_renewed, self._path, part, self._index.state.dimensions, self._stopped.is_set)
         renewal = await self._worked(work)
         await self._write(partial(self._replace, [part], renewal))
-        logger.info("a part of the search index has been made anew", extra={"passages": len(part.block)})
+        logger.info("rebuilt a part of the search index", extra={"passages": len(part.block)})
 
     async def _worked(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

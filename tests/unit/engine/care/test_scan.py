@@ -99,7 +99,7 @@ async def test_what_is_hurt_is_named_and_left(
         hurt(tmp_path, statement)
         (issue,) = await scan.look(hours=7 * 24)
         assert ("Document 1 is hurt" in issue, what in issue) == (True, True)
-        logged = [vars(each) for each in caplog.records if each.message == "a document is hurt"]
+        logged = [vars(each) for each in caplog.records if each.message == "a document is damaged"]
         assert [each["document"] for each in logged] == [1]
         assert await scan.look() == [issue]
         await parts.store.write(documents.delete, 1)

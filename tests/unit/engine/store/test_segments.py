@@ -254,7 +254,9 @@ async def test_a_failed_upkeep_is_reported_and_done_later(
             await notes(base, 0, 10)
             found = await answers(base)
             await eventually_async(
-                lambda: caplog.text, lambda told: "is not tidied up" in told, what="the warning"
+                lambda: caplog.text,
+                lambda told: "maintenance of the search index failed" in told,
+                what="the warning",
             )
         await tidied(base)
         assert files(base)

@@ -62,8 +62,8 @@ ABOUT: Mapping[ApiSurface, About] = {
         "kb engine API",
         "Search, ingestion and documents of a knowledge base",
         """\
-What every engine of kb answers. Times are RFC 3339 in UTC. Offsets and lengths of text count Unicode
-code points; sizes of files are bytes. Requests refuse what they do not know; answers may gain members.
+The API of every kb engine. Times are RFC 3339 in UTC. Offsets and lengths of text count Unicode code
+points; sizes of files are bytes. Requests with unknown members are refused; responses may gain members.
 Every failure is a problem document (RFC 9457) with a stable `code`.""",
     ),
     ApiSurface.RAGLER: About(
@@ -71,12 +71,12 @@ Every failure is a problem document (RFC 9457) with a stable `code`.""",
         "RAGler's operations of a kb engine",
         "Vector search over collections, at the root of the URL",
         f"""\
-What an engine of kb answers to RAGler's clients, where it serves them. A collection is what carries the
-tag `collection:<name>`; it has an id from then on, and a description once somebody has put one. Times are
-RFC 3339 in UTC. Requests refuse what they do not know; answers may gain members. Every failure is a
-problem document (RFC 9457) with a stable `code`.
+The operations of a kb engine for RAGler's clients, if it serves them. A collection is the set of documents
+with the tag `collection:<name>`; it has an id from the first use of its name, and a description after a PUT.
+Times are RFC 3339 in UTC. Requests with unknown members are refused; responses may gain members. Every
+failure is a problem document (RFC 9457) with a stable `code`.
 
-Limits are kept for each `X-User-ID`, in fixed windows of {ragler.WINDOW_SECONDS} seconds:
+Rate limits apply to each `X-User-ID`, in fixed windows of {ragler.WINDOW_SECONDS} seconds:
 {", ".join(f"{limit} calls of `{id_}`" for id_, limit in ragler.LIMITS.items())}.""",
     ),
 }
@@ -111,23 +111,23 @@ HEADERS: Mapping[str, Json] = {
     for header in (
         _header(
             IDEMPOTENCY_KEY,
-            "the same key with the same request gives the same answer and no second effect",
+            "a repetition of the same request with the same key has the same response and no second effect",
             "^[\\x20-\\x7e]+$",
             minLength=1,
             maxLength=255,
         ),
-        _header(IF_MATCH, "the version that the document must have, as its ETag", '^"?[1-9][0-9]{0,17}"?$'),
+        _header(IF_MATCH, "the required version of the document, as in its ETag", '^"?[1-9][0-9]{0,17}"?$'),
         _header(
             ragler.USER_ID,
-            "on whose behalf the call is made; limits are kept by it, jobs take turns by it and feedback is "
-            "its voice, or that of the key without it",
+            "the user of the request: rate limits apply to each user, jobs take turns by user, and each user "
+            "is one voice of feedback; without a user, the key is that voice",
             ragler.CALLER_TEXT,
             minLength=1,
             maxLength=ragler.MAX_USER_CHARS,
         ),
         _header(
             ragler.USER_ROLE,
-            f"the caller's role, which only takes rights away; `{ragler.SERVICE}` may read and no more",
+            f"the caller's role, which can only reduce rights; `{ragler.SERVICE}` may only read",
             ragler.CALLER_TEXT,
             minLength=1,
             maxLength=ragler.MAX_ROLE_CHARS,
@@ -136,9 +136,9 @@ HEADERS: Mapping[str, Json] = {
             "name": ACCESS,
             "in": "header",
             "required": False,
-            "description": "for whom the call is made, as JSON in ASCII of at most "
-            f"{MAX_ACCESS_BYTES} bytes: what the key may do is narrowed to these rights and to the documents "
-            "that carry a tag within `reach`",
+            "description": "the access of the caller, as JSON in ASCII of at most "
+            f"{MAX_ACCESS_BYTES} bytes: it reduces the access of the key to these rights, and to the "
+            "documents with a tag within `reach`",
             "content": {_JSON: {"schema": _access_schema()}},
         },
     )
@@ -185,7 +185,7 @@ REFINED: Mapping[type[msgspec.Struct], Json] = {
 def main(arguments: Sequence[str] | None = None, *, folder: Path = FOLDER) -> int:
     """Write the documents into `folder`, or with `--check` report outdated ones; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kb_contracts.openapi", description="Write the contract.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file lags")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     checking = parser.parse_args(arguments).check
     status = 0
     for surface in ApiSurface:
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = FOLDER) -> in
             continue
         if checking:
             status = 1
-            sys.stderr.write(f"{path.name} lags behind the operations; write it with {parser.prog}\n")
+            sys.stderr.write(f"{path.name} is out of date; write it with {parser.prog}\n")
         else:
             path.write_text(text, "utf-8")
     return status
@@ -241,7 +241,7 @@ def document(
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "KB_API_KEY, where the engine has one set. Two headers `Authorization`, "
+                    "description": "KB_API_KEY, if it is set for the engine. Two headers `Authorization`, "
                     "or two `Origin`, are refused as `unauthorized`.",
                 }
             },
@@ -293,7 +293,7 @@ def _operation(operation: AnyOperation) -> Json:
     responses = {str(int(operation.status)): _success(operation)}
     if operation.accepted is not None:
         responses[str(int(HTTPStatus.ACCEPTED))] = {
-            "description": "The work goes on; this is its job.",
+            "description": "The work continues as this job.",
             "content": {_JSON: {"schema": _reference(operation.accepted)}},
         }
     for status, codes in _by_status(operation).items():
@@ -329,7 +329,7 @@ def _multipart(model: type[msgspec.Struct]) -> Json:
     }
     schema["required"] = ["file", *schema["required"]]
     disposition = {
-        "description": "carries the file's name, whose extension says the format",
+        "description": "contains the filename, whose extension determines the format",
         "required": True,
         "schema": {"type": "string"},
         "example": 'form-data; name="file"; filename="report.txt"',
@@ -360,7 +360,7 @@ def _file(operation: AnyOperation) -> Json:
     headers = {
         "ETag": {"description": "the SHA-256 of the file", "required": True, "schema": {"type": "string"}},
         "Content-Disposition": {
-            "description": "has it saved under its name (RFC 6266)",
+            "description": "the name under which the file is saved (RFC 6266)",
             "required": True,
             "schema": {"type": "string", "pattern": "^attachment; "},
         },

@@ -130,7 +130,7 @@ def test_check_passes_on_the_written_document_and_fails_on_another(
 ) -> None:
     assert main(["--check"], folder=tmp_path) == 1
     told = capsys.readouterr().err
-    assert all(f"{about.filename} lags" in told for about in ABOUT.values())
+    assert all(f"{about.filename} is out of date" in told for about in ABOUT.values())
     assert not list(tmp_path.iterdir())
     assert main([], folder=tmp_path) == 0
     assert main(["--check"], folder=tmp_path) == 0

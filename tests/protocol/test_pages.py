@@ -146,7 +146,7 @@ async def test_the_file_of_a_document_is_saved_and_never_shown(site: Site) -> No
 async def test_a_document_without_a_file_says_so(site: Site) -> None:
     await site.done("/add", ("a.txt", b"granite"), collection="documents")
     assert "/documents/1/original" not in await site.get("/documents/1")
-    assert "Once it does" in plain(await site.get("/documents/1/original", 404))
+    assert "KB_KEEP_ORIGINALS" in plain(await site.get("/documents/1/original", 404))
 
 
 async def test_a_file_wants_a_login_too(opened: Open) -> None:
@@ -334,7 +334,7 @@ async def test_what_does_not_fit_is_said_and_nothing_is_sent(opened: Open, tmp_p
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/?q=granite&mode=best", "mode"), ("/?q=-granite", "leave"), ("/?q=granite&cursor=zzz", "cursor"),
+        ("/?q=granite&mode=best", "mode"), ("/?q=-granite", "minus"), ("/?q=granite&cursor=zzz", "cursor"),
         ("/?q=granite&type=stone", "doc_type"), ("/?q=granite&collection=A B", "collection"),
         ("/documents?offset=-1", "offset"), ("/documents?offset=many", "offset"),
         ("/documents?sort=colour", "sort_by"), ("/jobs?status=lost", "status"),

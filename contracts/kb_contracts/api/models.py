@@ -55,7 +55,8 @@ Tag = Annotated[
         min_length=1,
         max_length=200,
         pattern=rf"^{_TAG}$(?!\n)",
-        description="a tag: no control characters, commas or slashes, no space at either end, not . or ..",
+        description="a tag: no control characters, commas or slashes, no space at either end; `.` and `..` "
+        "are invalid",
         examples=["collection:documents"],
     ),
 ]
@@ -65,16 +66,18 @@ Tags = Annotated[
         min_length=1,
         max_length=2_000,
         pattern=rf"^{_TAG}(,{_TAG})*$(?!\n)",
-        description="tags between commas, all of these",
+        description="comma-separated tags, all of them required",
         examples=["collection:documents,insurance"],
     ),
 ]
 DocumentId = Annotated[int, Meta(ge=1, le=MAX_INTEGER, description="the document's number")]
-Version = Annotated[int, Meta(ge=1, le=MAX_INTEGER, description="raised by every change of the document")]
+Version = Annotated[
+    int, Meta(ge=1, le=MAX_INTEGER, description="the document's version, increased by every change")
+]
 Query = Annotated[
     str,
     Meta(
-        min_length=1, max_length=MAX_QUERY_CHARS, pattern=NOT_BLANK, description="what to look for, in words"
+        min_length=1, max_length=MAX_QUERY_CHARS, pattern=NOT_BLANK, description="the search text, in words"
     ),
 ]
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARS, description="the text of a note")]
@@ -84,7 +87,8 @@ SourcePath = Annotated[
     Meta(
         min_length=1,
         max_length=1_000,
-        description="where the text came from; sent again in the same collection it replaces what is there",
+        description="the origin of the text; a submission replaces the earlier text of the same path in the "
+        "same collection",
     ),
 ]
 SourcePathPrefix = Annotated[str, Meta(min_length=1, max_length=1_000)]
@@ -111,14 +115,18 @@ class Filters(Request):
             list[str],
             Meta(
                 max_length=20,
-                description=f"any of these, in any case: {', '.join(FORMATS)}",
+                description=f"formats, at least one of them required, case-insensitive: {', '.join(FORMATS)}",
             ),
         ]
         | None
     ) = None
     source_type: (
         Annotated[
-            list[str], Meta(max_length=20, description="values of the metadata member `source_type`, any of")
+            list[str],
+            Meta(
+                max_length=20,
+                description="values of the metadata member `source_type`, at least one of them required",
+            ),
         ]
         | None
     ) = None
@@ -159,19 +167,22 @@ class Ranking(Request):
     ranking_weights: Annotated[
         RankingWeights,
         Meta(
-            description="add up to 1; where none is named, semantic 0.7, recency 0.15, reputation 0.10 and "
-            "feedback 0.05, unless the engine is set to others for this kind of query"
+            description="weights that add up to 1; if all are omitted, semantic 0.7, recency 0.15, "
+            "reputation 0.10 and feedback 0.05, unless the engine has other defaults for this kind of query"
         ),
     ] = RankingWeights()
     decay_rate: (
-        Annotated[float, Meta(ge=0, le=10, description="per day; 0.01 halves a recency in 69 days")] | None
+        Annotated[
+            float, Meta(ge=0, le=10, description="decay of the recency per day; 0.01 halves it in 69 days")
+        ]
+        | None
     ) = None
     source_type_weight: Annotated[
         dict[str, Score],
         Meta(
             max_length=20,
-            description="reputations beside those of the engine, by default confluence 1, web 0.7 and manual "
-            "0.4; a source type that is not named has that of `manual`",
+            description="reputations by source type, in addition to those of the engine, by default "
+            "confluence 1, web 0.7 and manual 0.4; an unlisted source type has the reputation of `manual`",
         ),
     ] = {}
 
@@ -182,16 +193,18 @@ class SearchRequest(Request):
     query: Annotated[
         Query,
         Meta(
-            description="what to look for, in words. What stands in double quotation marks (straight, curly, "
-            "«…») is a phrase: only passages that hold it in text, heading or title are results. A minus "
-            "right before a phrase, or a word of three letters or more, at the start or behind white space, "
-            "leaves out passages that hold it; not in several lines, nor a word beside options such as `-v` "
-            "or `--all`. A query that only leaves out is refused"
+            description="the search text, in words. Text in double quotation marks (straight, curly, «…») is "
+            "a phrase: every result contains it in its text, heading or title. A minus directly before a "
+            "phrase, or before a word of at least three letters, at the start or after white space, excludes "
+            "passages that contain it; in a query of several lines it excludes nothing, and beside options "
+            "such as `-v` or `--all` it excludes no word. A query with exclusions only is refused"
         ),
     ]
-    top: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] = 10
-    tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="all of these")] = []
-    tags_any: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="at least one of these")] = []
+    top: Annotated[int, Meta(ge=1, le=100, description="maximum number of results")] = 10
+    tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="tags, all of them required")] = []
+    tags_any: Annotated[
+        list[Tag], Meta(max_length=MAX_TAGS, description="tags, at least one of them required")
+    ] = []
     doc_type: DocType | None = None
     mode: Mode | None = None
     fts_only: bool | None = None
@@ -201,25 +214,25 @@ class SearchRequest(Request):
     ranking: (
         Annotated[
             Ranking,
-            Meta(description="order by recency, reputation and feedback too; else as the engine is set"),
+            Meta(description="rank by recency, reputation and feedback too; default: the engine's setting"),
         ]
         | None
     ) = None
     rerank: (
         Annotated[
             bool,
-            Meta(description="whether a reranker has a second look; by default where the engine has one"),
+            Meta(description="reorder the best results by a reranker; default: true if the engine has one"),
         ]
         | None
     ) = None
     neighbors: Annotated[
-        int, Meta(ge=0, le=MAX_NEIGHBORS, description="chunks to add before and after each result")
+        int, Meta(ge=0, le=MAX_NEIGHBORS, description="number of chunks to add before and after each result")
     ] = 0
     collapse: Annotated[
         bool,
         Meta(
-            description="near duplicates of a better result become its `duplicates`, and results that stand "
-            "beside a better one its `before` and `after`; those behind move up"
+            description="merge near duplicates of a better result into its `duplicates`, and results "
+            "adjacent to a better one into its `before` and `after`; later results move up"
         ),
     ] = False
     per_document: (
@@ -228,14 +241,19 @@ class SearchRequest(Request):
             Meta(
                 ge=1,
                 le=100,
-                description="how many results of one document a page has at the most, as long as others "
-                "score at least half as much as its best",
+                description="maximum number of results of one document on a page, as long as results of "
+                "other documents score at least half as much as the best on the page",
             ),
         ]
         | None
     ) = None
     max_chars: (
-        Annotated[int, Meta(ge=100, le=1_000_000, description="bound on the text of all results together")]
+        Annotated[
+            int,
+            Meta(
+                ge=100, le=1_000_000, description="maximum length of the text of all results, in characters"
+            ),
+        ]
         | None
     ) = None
     max_tokens: (
@@ -244,19 +262,21 @@ class SearchRequest(Request):
             Meta(
                 ge=50,
                 le=1_000_000,
-                description="the same bound in tokens, an estimate: as the engine's model counts them, each "
-                "text by itself; a reader's model counts others. Of two bounds the tighter one rules",
+                description="the same limit in tokens, an estimate: the engine's model counts each text "
+                "separately, and other models count differently. Of two limits, the stricter one applies",
             ),
         ]
         | None
     ) = None
     detail: Annotated[
         Detail,
-        Meta(description="`locations`: titles and places only, every text empty; `neighbors` adds nothing"),
+        Meta(
+            description="`locations`: titles and locations only, with empty texts; `neighbors` has no effect"
+        ),
     ] = "full"
     pages: Annotated[
         bool,
-        Meta(description="whether the answer has a `next_cursor` where more follows, of 300 results at most"),
+        Meta(description="return a `next_cursor` if more results follow, for at most 300 results in total"),
     ] = False
     cursor: (
         Annotated[
@@ -265,14 +285,15 @@ class SearchRequest(Request):
                 min_length=1,
                 max_length=MAX_CURSOR_CHARS,
                 pattern="^[A-Za-z0-9_-]+$",
-                description="`next_cursor` of an answer to this same request: the page after it, of the same "
-                "ranking. What was removed since is left out, and what came since is on no page",
+                description="`next_cursor` of a response to the same request: return the next page of the "
+                "same ranking. Passages removed since then are omitted, and passages added since then are on "
+                "no page",
             ),
         ]
         | None
     ) = None
     citations: Annotated[
-        bool, Meta(description="cite each result, so that it can be checked later (`checkCitation`)")
+        bool, Meta(description="add a citation to each result, for a later check (`checkCitation`)")
     ] = False
 
 
@@ -288,7 +309,7 @@ class Citation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         str,
         Meta(
             pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
-            description="its uid",
+            description="the document's uid",
             examples=["3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"],
         ),
     ]
@@ -296,7 +317,7 @@ class Citation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     page: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
     heading: str | None = None
     start: Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
-    end: Annotated[int, Meta(ge=0, le=MAX_INTEGER, description="20,000 characters after `start` at most")]
+    end: Annotated[int, Meta(ge=0, le=MAX_INTEGER, description="at most 20,000 characters after `start`")]
     begins: Annotated[str, Meta(min_length=1, max_length=100)]
     hash: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)", examples=["5f2c" * 8])]
 
@@ -459,7 +480,8 @@ class NoteRequest(Request):
         str,
         Meta(
             max_length=200,
-            description="the same text twice in one scope is one document; trailing white space is ignored",
+            description="scope of deduplication: equal texts in it are one document, regardless of trailing "
+            "white space",
         ),
     ] = ""
 
@@ -479,8 +501,8 @@ class FileFields(Request):
     force_ocr: Annotated[
         bool,
         Meta(
-            description="read a PDF by OCR even where it holds text; JPG and PNG always are, and any other "
-            "format is refused. A document of the same file is then the same only where it was read by OCR"
+            description="read a PDF by OCR even if it contains text; JPG and PNG are always read by OCR, and "
+            "other formats are refused. A document of the same file is reused only if it was read by OCR, too"
         ),
     ] = False
 
@@ -530,26 +552,30 @@ class Job(Response):
     retryable: Annotated[
         bool,
         Meta(
-            description="it failed, a retry may help, and what was sent is kept: `retryJob` queues it again"
+            description="true if the job failed, a retry may succeed and its input is kept: `retryJob` "
+            "queues it again"
         ),
     ] = False
     elapsed_seconds: Annotated[
         float | None,
-        Meta(description="since it was started, before that since it was accepted, by the engine's clock"),
+        Meta(
+            description="seconds since the start of the job, before that since its acceptance, by the "
+            "engine's clock"
+        ),
     ] = None
     estimated_seconds: Annotated[
         float | None,
         Meta(
-            description="until it will have ended, with what waits before it, as jobs took here so far; "
-            "null: it has ended, or nothing is known yet"
+            description="estimated seconds until the end of the job, including the jobs before it, from the "
+            "durations of earlier jobs; null if it has ended or there is no estimate yet"
         ),
     ] = None
     outcome: (
         Annotated[
             SourceOutcome,
             Meta(
-                description="of a completed job: whether the source is new, has this text already, or had "
-                "another one; without a source path, whether the text is new"
+                description="for a completed job: the source is new, already had this text, or had a "
+                "different one; without a source path, the text is new or already known"
             ),
         ]
         | msgspec.UnsetType
@@ -558,8 +584,8 @@ class Job(Response):
         Annotated[
             list[LeftOut],
             Meta(
-                description="of a completed job: what was sent and not taken, because the document has a "
-                f"title or metadata of its own, or {MAX_TAGS} tags"
+                description="for a completed job: members of the request that were not applied, because the "
+                f"document has its own title or metadata, or {MAX_TAGS} tags"
             ),
         ]
         | msgspec.UnsetType
@@ -596,11 +622,11 @@ class Document(Response):
     status: DocumentStatus
     status_reason: Annotated[
         str | None,
-        Meta(description="why it is empty, or which pages of a searchable document were not read"),
+        Meta(description="reason for an empty document, or the unread pages of a searchable one"),
     ]
     extraction_method: Annotated[
         str,
-        Meta(description="text_extraction, image_analysis (OCR), mixed_extraction (both) or another word"),
+        Meta(description="text_extraction, image_analysis (OCR), mixed_extraction (both) or another value"),
     ]
     pages: int | None
     chunk_count: Count
@@ -609,7 +635,7 @@ class Document(Response):
     updated_at: str
     original: Annotated[
         bool | msgspec.UnsetType,
-        Meta(description="true where the file that it was made of is kept, for getOriginal; else absent"),
+        Meta(description="true if the original file is kept, for getOriginal; otherwise absent"),
     ] = msgspec.UNSET
 
 
@@ -667,7 +693,7 @@ class PastVersion(Response, kw_only=True):
     tags: list[str]
     chunk_count: Count
     updated_at: str
-    kept_at: Annotated[str, Meta(description="when it was replaced or removed")]
+    kept_at: Annotated[str, Meta(description="time of the replacement or removal")]
     expires_at: str
 
 
@@ -736,8 +762,8 @@ class FeedbackRequest(Request):
     signal: Annotated[
         Signal,
         Meta(
-            description="whether it was useful for the task at hand, or that it was opened; of two ratings "
-            "the later one counts"
+            description="usefulness of the document for the task, or `clicked` if it was opened; of two "
+            "ratings the later one counts"
         ),
     ]
 

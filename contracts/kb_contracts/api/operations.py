@@ -58,8 +58,8 @@ class ApiSurface(StrEnum):
     RAGLER = "ragler"
 
 
-Limit = Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")]
-Offset = Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="how many to pass over")]
+Limit = Annotated[int, Meta(ge=1, le=1_000, description="maximum number of items")]
+Offset = Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="number of items to skip")]
 
 
 class NoQuery(m.Request):
@@ -73,14 +73,18 @@ class PageQuery(m.Request):
 
 class JobQuery(m.Request):
     wait: Annotated[
-        float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for the job to end")
+        float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for the end of the job")
     ] = 0.0
 
 
 class NoteQuery(m.Request):
     wait: Annotated[
         float,
-        Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for the update; then 202 with its job"),
+        Meta(
+            ge=0,
+            le=MAX_WAIT_SECONDS,
+            description="seconds to wait for the update; after that, 202 with its job",
+        ),
     ] = UPDATE_WAIT_SECONDS
 
 
@@ -94,18 +98,20 @@ class DocumentsQuery(PageQuery):
     tag: m.Tags | None = None
     doc_type: m.DocType | None = None
     sort_by: Annotated[
-        m.SortBy, Meta(description="what has no filename is sorted among the filenames by its title")
+        m.SortBy,
+        Meta(description="a document without a filename is sorted by its title, among the filenames"),
     ] = "created_at"
     sort_order: m.SortOrder = "desc"
 
 
 class DocumentQuery(m.Request):
-    chunks: Annotated[bool, Meta(description="whether to answer with chunks")] = True
-    chunk_offset: Offset = 0
-    chunk_limit: Limit = 200
-    text: Annotated[bool, Meta(description="whether to answer with a note's text, as it was sent")] = False
+    chunks: Annotated[bool, Meta(description="include the chunks")] = True
+    chunk_offset: Annotated[Offset, Meta(description="number of chunks to skip")] = 0
+    chunk_limit: Annotated[Limit, Meta(description="maximum number of chunks")] = 200
+    text: Annotated[bool, Meta(description="include the text of a note, as it was sent")] = False
     similar: Annotated[
-        int, Meta(ge=0, le=MAX_SIMILAR, description="how many notes similar to a note to name at most")
+        int,
+        Meta(ge=0, le=MAX_SIMILAR, description="maximum number of similar notes, if the document is a note"),
     ] = 0
 
 
@@ -118,28 +124,26 @@ class SourceQuery(m.Request):
 
 
 class DeleteQuery(m.Request):
-    purge: Annotated[bool, Meta(description="whether nothing is kept of it, nor of its earlier versions")] = (
-        False
-    )
+    purge: Annotated[bool, Meta(description="keep neither the document nor its earlier versions")] = False
 
 
 class VersionQuery(m.Request):
-    text_offset: Offset = 0
+    text_offset: Annotated[Offset, Meta(description="number of characters of the text to skip")] = 0
     text_limit: Annotated[
-        int, Meta(ge=0, le=MAX_TEXT_SLICE, description="how many characters of the text at the most")
+        int, Meta(ge=0, le=MAX_TEXT_SLICE, description="maximum number of characters of the text")
     ] = 100_000
 
 
 class ClearQuery(m.Request):
     confirm: Annotated[bool, Meta(description="must be true")] = False
     collections: Annotated[
-        bool, Meta(description="whether what was said of collections, and the ids given to them, go too")
+        bool, Meta(description="also remove the descriptions of collections and their assigned ids")
     ] = False
 
 
 class TagQuery(m.Request):
     add: (
-        Annotated[m.Tag, Meta(description="the tag to put on after it, in one change of the base")] | None
+        Annotated[m.Tag, Meta(description="a tag to add after the removal, in the same transaction")] | None
     ) = None
 
 
@@ -331,7 +335,7 @@ SEARCH = _post(
 CHECK_CITATION = _post(
     "checkCitation",
     f"{BASE}/citations/check",
-    "Whether what was cited still stands there, has moved, was changed or is gone",
+    "Check a citation: the quote is still there, has moved, has changed or is gone",
     m.Citation,
     m.CitationCheck,
     reads=True,
@@ -349,7 +353,7 @@ CHECK_CITATION = _post(
 CREATE_JOB = _post(
     "createJob",
     _JOBS,
-    "Take in a note (JSON) or a file (multipart)",
+    "Submit a note (JSON) or a file (multipart)",
     m.NoteRequest,
     m.Job,
     multipart=m.FileFields,
@@ -372,7 +376,7 @@ LIST_JOBS = _get(
 GET_JOB = _get(
     "getJob",
     _JOB,
-    "One job; `wait` holds the answer until it has ended",
+    "One job; `wait` delays the response until it has ended",
     m.Job,
     query=JobQuery,
     errors=("job_not_found",),
@@ -392,7 +396,7 @@ RETRY_JOB: Operation[None, m.Job] = Operation(
     "retryJob",
     Method.POST,
     f"{_JOB}/retry",
-    "Queue a failed job again, with what was sent for it",
+    "Queue a failed job again, with its original input",
     m.Job,
     status=HTTPStatus.ACCEPTED,
     errors=("job_not_found", "job_not_retryable", "queue_full"),
@@ -421,7 +425,7 @@ GET_DOCUMENT = _get(
 DELETE_DOCUMENT = _delete(
     "deleteDocument",
     _DOCUMENT,
-    "Remove one document; for some days `restoreVersion` brings it back, unless it is purged",
+    "Remove one document; for some days `restoreVersion` can restore it, unless it is purged",
     m.Removed,
     query=DeleteQuery,
     if_match=True,
@@ -431,7 +435,7 @@ DELETE_DOCUMENT = _delete(
 GET_ORIGINAL = _get(
     "getOriginal",
     f"{_DOCUMENT}/original",
-    "The file that a document was made of, as it was sent, where it is kept",
+    "The original file of a document, as it was sent, if it is kept",
     FileContent,
     errors=("document_not_found", "original_not_kept"),
 )
@@ -439,8 +443,8 @@ GET_ORIGINAL = _get(
 REMOVE_SOURCE = _delete(
     "removeSource",
     f"{_DOCUMENT}/sources",
-    "Take a source off a document, which goes with the last of them, unless it was submitted without one, "
-    "too; `documents` says whether it has gone",
+    "Remove a source from a document. The document is removed with its last source, unless it was also "
+    "submitted without one; `documents` is the number of removed documents",
     m.Removed,
     query=SourceQuery,
     if_match=True,
@@ -450,7 +454,7 @@ REMOVE_SOURCE = _delete(
 CLEAR_DOCUMENTS = _delete(
     "clearDocuments",
     _DOCUMENTS,
-    "Remove all documents and cancel the jobs accepted before; described collections stay",
+    "Remove all documents and cancel the jobs accepted before; described collections remain",
     m.Removed,
     query=ClearQuery,
     needs="administer",
@@ -460,7 +464,7 @@ CLEAR_DOCUMENTS = _delete(
 LIST_VERSIONS = _get(
     "listVersions",
     _VERSIONS,
-    "What is kept of a document as it was before, also of a removed one",
+    "The kept earlier versions of a document, which may have been removed",
     m.PastVersionList,
     query=PageQuery,
     errors=("document_not_found",),
@@ -470,7 +474,7 @@ LIST_VERSIONS = _get(
 GET_VERSION = _get(
     "getVersion",
     _VERSION,
-    "A document as it was, with its text",
+    "An earlier version of a document, with its text",
     m.PastVersionDetail,
     query=VersionQuery,
     errors=("document_not_found", "version_not_found"),
@@ -481,8 +485,8 @@ RESTORE_VERSION: Operation[None, m.Document] = Operation(
     "restoreVersion",
     Method.POST,
     f"{_VERSION}/restore",
-    "Give a document the content that it had in a version, or bring back a removed one; what it has now is "
-    "kept in turn",
+    "Restore the content of an earlier version, or a removed document; the present content is kept as a "
+    "version",
     m.Document,
     if_match=True,
     errors=("document_not_found", "version_not_found", "version_conflict", "embedder_unavailable"),
@@ -492,7 +496,7 @@ RESTORE_VERSION: Operation[None, m.Document] = Operation(
 PURGE_VERSIONS = _delete(
     "purgeVersions",
     _VERSIONS,
-    "Keep nothing any more of a document as it was before; of a removed one nothing is left",
+    "Delete the kept versions of a document; a removed document is then deleted permanently",
     m.Purged,
     errors=("document_not_found",),
 )
@@ -500,7 +504,7 @@ PURGE_VERSIONS = _delete(
 LIST_TRASH = _get(
     "listTrash",
     f"{BASE}/trash",
-    "The removed documents that can be brought back",
+    "The removed documents that can be restored",
     m.PastVersionList,
     query=PageQuery,
     links=(_READ_VERSION,),
@@ -510,7 +514,7 @@ PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(
     "patchNote",
     Method.PATCH,
     f"{BASE}/notes/{{document_id}}",
-    "Replace a note's text in place; its id and created_at stay. What takes long is a job",
+    "Replace a note's text in place; its id and created_at remain. A long update becomes a job",
     m.Document,
     path_parameters={"document_id": NOTE_ID},
     query=NoteQuery,
@@ -540,7 +544,7 @@ GIVE_FEEDBACK: Operation[m.FeedbackRequest, m.Feedback] = Operation(
     "giveFeedback",
     Method.PUT,
     f"{_DOCUMENT}/feedback",
-    "Say whether a document was useful, or that it was opened; it changes no version",
+    "Rate a document, or report that it was opened; its version does not change",
     m.Feedback,
     body=m.FeedbackRequest,
     on_behalf=True,
@@ -564,7 +568,7 @@ ADD_TAGS = _post(
 REMOVE_TAG = _delete(
     "removeTag",
     f"{_DOCUMENT}/tags/{{tag}}",
-    "Take a tag off a document; with `add` another one takes its place, at once",
+    "Remove a tag from a document; `add` names another one to add in the same transaction",
     m.Document,
     query=TagQuery,
     needs="write",
@@ -573,16 +577,18 @@ REMOVE_TAG = _delete(
     links=(_READ,),
 )
 
-LIST_TAGS = _get("listTags", f"{BASE}/tags", "Tags with how much carries them", m.TagList, query=TagsQuery)
+LIST_TAGS = _get(
+    "listTags", f"{BASE}/tags", "Tags, with their numbers of documents and chunks", m.TagList, query=TagsQuery
+)
 
 GET_STATUS = _get(
     "getStatus", f"{BASE}/status", "Version, model, device, counts, queue, storage and issues", m.Status
 )
 
-GET_HEALTH = _get("getHealth", "/healthz", "Whether the process lives", m.Health, public=True)
+GET_HEALTH = _get("getHealth", "/healthz", "Liveness of the process", m.Health, public=True)
 
 GET_READINESS = _get(
-    "getReadiness", "/readyz", "Whether it can serve", m.Health, errors=("not_ready",), public=True
+    "getReadiness", "/readyz", "Readiness to serve requests", m.Health, errors=("not_ready",), public=True
 )
 
 VECTOR_SEARCH = _post(
@@ -621,7 +627,7 @@ PUT_COLLECTION: Operation[r.CollectionRequest, r.CollectionDetail] = Operation(
     "putCollection",
     Method.PUT,
     _COLLECTION,
-    "Describe a collection, or make an empty one",
+    "Describe a collection, or create an empty one",
     r.CollectionDetail,
     surface=ApiSurface.RAGLER,
     body=r.CollectionRequest,

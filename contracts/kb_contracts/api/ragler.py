@@ -63,7 +63,7 @@ CollectionName = Annotated[
         min_length=1,
         max_length=200 - len(PREFIX),
         pattern=r"^[^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/]$(?!\n)",
-        description="the name in the tag `collection:<name>`, whatever such a tag can carry",
+        description="the name in the tag `collection:<name>`, of any characters permitted in a tag",
         examples=["api-documentation"],
     ),
 ]
@@ -117,9 +117,9 @@ class VectorFilters(Request):
     source_type: SourceType | None = None
     date_from: Moment | None = None
     date_to: Moment | None = None
-    tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="at least one of these")] = field(
-        default_factory=list
-    )
+    tags: Annotated[
+        list[Tag], Meta(max_length=MAX_TAGS, description="tags, at least one of them required")
+    ] = field(default_factory=list)
 
 
 class VectorSearchRequest(Request, rename="camel"):
@@ -128,7 +128,7 @@ class VectorSearchRequest(Request, rename="camel"):
     query: Query
     collection_name: CollectionName | None = None
     collection_id: CollectionId | None = None
-    limit: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] = 10
+    limit: Annotated[int, Meta(ge=1, le=100, description="maximum number of results")] = 10
     filters: VectorFilters | None = None
     ranking: Ranking | None = None
 

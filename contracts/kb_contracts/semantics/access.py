@@ -26,7 +26,7 @@ def check_submission(reach: Reach | None, tags: Iterable[str]) -> None:
     if not reach.admits(given):
         raise EngineError(
             "forbidden",
-            f"This key takes in only what carries a tag that it reaches; send one of {named(reach)}.",
+            f"This key requires a tag of its access scope; send one of {named(reach)}.",
             parameter="tags",
         )
 
@@ -37,8 +37,8 @@ def check_changes(reach: Reach | None, tags: Iterable[str]) -> None:
         if reach is not None and not reach.may_change(tag):
             raise EngineError(
                 "forbidden",
-                f"This key may not give or take the tag {tag!r}; of those that begin with {PREFIX!r} it may "
-                f"{named(reach)}.",
+                f"This key may not add or remove the tag {tag!r}; of the tags that begin with {PREFIX!r} "
+                f"it may change {named(reach)}.",
                 parameter="tags",
             )
 
@@ -48,8 +48,8 @@ def check_stays(reach: Reach | None, tags: Iterable[str]) -> None:
     if reach is not None and not reach.admits(tags):
         raise EngineError(
             "forbidden",
-            "Without this tag the document would be out of this key's reach. Send `add` with the tag that it "
-            f"is to have instead, one of {named(reach)}.",
+            "Without this tag the document would be outside of this key's access scope. Send `add` with the "
+            f"new tag, one of {named(reach)}.",
             parameter="add",
         )
 
@@ -67,7 +67,7 @@ def check_described(reach: Reach | None, name: str, id_: str, described_as: str 
     if reach is not None and described_as is None and id_ != own:
         raise EngineError(
             "forbidden",
-            f"This key describes the collection {name!r} under its own id, {own}.",
+            f"This key may describe the collection {name!r} only under its own id, {own}.",
             parameter="collection_id",
         )
 
@@ -76,7 +76,8 @@ def check_whole(reach: Reach | None) -> None:
     """Refuse a change of the whole base by a limited caller. Raises EngineError: `forbidden`."""
     if reach is not None:
         raise EngineError(
-            "forbidden", "This key reaches a part of the base and may not clear it; delete documents instead."
+            "forbidden",
+            "The access scope of this key is limited, so it cannot clear the base; delete documents instead.",
         )
 
 

@@ -145,7 +145,7 @@ def from_line(line: str) -> m.Citation:
     """
     match = _LINE.fullmatch(line.strip()) if len(line) <= m.MAX_CITATION_CHARS else None
     if match is None:
-        raise ValueError("it has not the form of a citation")
+        raise ValueError("it does not have the form of a citation")
     fields = match.groupdict()
     numbers = {name: int(fields[name]) for name in ("version", "page", "start", "end") if fields[name]}
     begins = unquote(fields["begins"], errors="strict")

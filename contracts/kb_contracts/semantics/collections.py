@@ -21,16 +21,16 @@ def check_description(
     if described_as is not None:
         if described_as == id_:
             return
-        detail = f"The collection {name!r} has the id {described_as}; describe it under that."
+        detail = f"The collection {name!r} has the id {described_as}; describe it under this id."
     elif owner is not None:
-        detail = f"{id_} is the collection {owner!r}, and a name never changes. Take another id."
+        detail = f"{id_} is the id of the collection {owner!r}, and a name never changes. Use another id."
     elif not r.may_have_id(name, id_):
         detail = (
-            f"An id of version 5 is derived from a name, and {id_} is not that of {name!r}. "
+            f"An id of version 5 is derived from a name, and {id_} is not the id of {name!r}. "
             f"Describe it under {own}, or under an id of version 4."
         )
     elif id_ != own and in_use:
-        detail = f"The collection {name!r} is in use and has the id {own}; describe it under that."
+        detail = f"The collection {name!r} is in use and has the id {own}; describe it under this id."
     else:
         return
     raise EngineError("collection_exists", detail, parameter="collection_id")
@@ -39,7 +39,7 @@ def check_description(
 def no_collection_id(id_: str) -> EngineError:
     """No collection has this id."""
     return EngineError(
-        "collection_not_found", f"There is no collection {id_}. List the collections to see which there are."
+        "collection_not_found", f"There is no collection {id_}. List the collections to see which exist."
     )
 
 
@@ -47,7 +47,7 @@ def no_collection_name(name: str) -> EngineError:
     """No collection has this name."""
     return EngineError(
         "collection_not_found",
-        f"There is no collection {name!r}. List the collections to see which there are.",
+        f"There is no collection {name!r}. List the collections to see which exist.",
         parameter="collectionName",
     )
 
@@ -59,6 +59,6 @@ def check_same_collection(name: str | None, found: str) -> None:
     if name is not None and name != found:
         raise EngineError(
             "contradiction",
-            f"collectionId is that of the collection {found!r}, collectionName says {name!r}; send one.",
+            f"collectionId is the id of the collection {found!r}, but collectionName is {name!r}; send one.",
             parameter="collectionName",
         )

@@ -110,11 +110,11 @@ def opened(request: m.SearchRequest, reach: Reach | None = None) -> tuple[m.Sear
         raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         snapshot = msgspec.json.decode(raw, type=_Snapshot)
     except (ValueError, msgspec.MsgspecError) as error:
-        raise _no_page("is none that an answer had") from error
+        raise _no_page("is not from a response") from error
     if snapshot.version != _VERSION:
-        raise _no_page("is none that an answer had")
+        raise _no_page("is not from a response")
     if snapshot.request != _digest(request, reach):
-        raise _no_page("belongs to another request: send the one that it came from, with the cursor added")
+        raise _no_page("belongs to another request: repeat the original request with the cursor added")
     answer = m.SearchResponse(
         results=[],
         total=snapshot.total,

@@ -31,7 +31,7 @@ def check_note_text(text: str) -> None:
     """Raises EngineError: `invalid_parameter`, if a note has no visible text."""
     if not text.strip():
         raise EngineError(
-            "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
+            "invalid_parameter", "text is only white space; send a text with words.", parameter="text"
         )
 
 
@@ -40,11 +40,11 @@ def check_original_kept(document: Document) -> None:
     if document.original is True:
         return
     if document.doc_type == "note":
-        why = "A note was sent as text, which is there as it was sent: getDocument with text=true."
+        why = "A note has no file. Its text is available as it was sent: getDocument with text=true."
     else:
         why = (
-            "The engine kept no files when this one was sent. Once it does (KB_KEEP_ORIGINALS), send "
-            "the file again."
+            "The engine kept no files when this one was sent. If KB_KEEP_ORIGINALS is on now, send the "
+            "file again."
         )
     raise EngineError("original_not_kept", why)
 
@@ -56,7 +56,7 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
         EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
     """
     size = len(msgspec.json.encode(metadata))
-    problem = f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken"
+    problem = f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are accepted"
     if size <= MAX_METADATA_BYTES:
         problem = f"is nested more than {MAX_METADATA_DEPTH} levels deep"
         level: list[Any] = [metadata]
@@ -83,8 +83,8 @@ def check_ocr(fields: FileFields, form: Format) -> None:
     if fields.force_ocr and not form.takes_ocr:
         raise EngineError(
             "invalid_parameter",
-            f"force_ocr is for {', '.join(_OCR_FORMATS)}; of {form.label} the text itself is taken. "
-            "Send the file without it.",
+            f"force_ocr is for {', '.join(_OCR_FORMATS)}; the text of {form.label} is read directly. "
+            "Send the file without force_ocr.",
             parameter="force_ocr",
         )
 
@@ -105,7 +105,7 @@ def check_version(version: int, *expected: int | None) -> None:
         if each not in (None, version):
             raise EngineError(
                 "version_conflict",
-                f"The document has version {version}, not {each}. Read it again and decide anew.",
+                f"The document has version {version}, not {each}. Read it again and repeat the change.",
                 current_version=version,
             )
 
@@ -160,8 +160,8 @@ def check_tags_fit(present: Sequence[str], further: Sequence[str]) -> None:
     if added and len(present) + len(added) > MAX_TAGS:
         raise EngineError(
             "invalid_parameter",
-            f"The document has {len(present)} tags and would have {len(present) + len(added)}; it may have "
-            f"{MAX_TAGS}. Take some off first.",
+            f"The document has {len(present)} tags and would have {len(present) + len(added)}; the maximum "
+            f"is {MAX_TAGS}. Remove some first.",
             parameter="tags",
         )
 
@@ -194,7 +194,7 @@ def title_after_update(title: str, old_text: str, text: str) -> str:
 def document_not_found(key: int | str) -> EngineError:
     """`key` is the number or the uid that was sent."""
     return EngineError(
-        "document_not_found", f"There is no document {key}. List documents to see which there are."
+        "document_not_found", f"There is no document {key}. List the documents to see which exist."
     )
 
 

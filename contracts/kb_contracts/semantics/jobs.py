@@ -61,7 +61,7 @@ def may_succeed_again(code: str, expected_version: int | None) -> bool:
 
 
 def job_not_found(job_id: str) -> EngineError:
-    return EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
+    return EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a limited time.")
 
 
 def job_finished(status: JobStatus) -> EngineError:
@@ -70,17 +70,19 @@ def job_finished(status: JobStatus) -> EngineError:
 
 def job_not_retryable(status: JobStatus) -> EngineError:
     if status == "failed":
-        why = "what was sent for it is not kept any more. Send the note or the file again."
+        why = "its input is no longer kept. Send the note or the file again."
     elif status == "cancelled":
         why = "it was cancelled. Send the note or the file again."
     else:
         why = f"it has not failed: it is {status}."
-    return EngineError("job_not_retryable", f"The job cannot be tried again: {why}")
+    return EngineError("job_not_retryable", f"The job cannot be retried: {why}")
 
 
 def check_queue_room(waiting: int, max_waiting: int) -> None:
     """Raises EngineError: `queue_full`, if `max_waiting` jobs wait."""
     if waiting >= max_waiting:
         raise EngineError(
-            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_QUEUE_RETRY_SECONDS
+            "queue_full",
+            f"{waiting} jobs are already queued. Try again later.",
+            retry_after=_QUEUE_RETRY_SECONDS,
         )

@@ -154,8 +154,8 @@ def parse_query(query: str) -> ParsedQuery:
     if not any(map(str.isalnum, text)):
         raise EngineError(
             "invalid_parameter",
-            "The query only says what to leave out. Say what to look for, too; or put what begins with a "
-            "minus into quotation marks, to look for it.",
+            "The query has exclusions only. Add words to search for; to search for a word that begins with a "
+            "minus, put it into quotation marks.",
             parameter="query",
         )
     return ParsedQuery(

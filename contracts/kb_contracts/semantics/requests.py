@@ -80,7 +80,7 @@ class KeysInUse:
         if request in self._held:
             raise EngineError(
                 "in_progress",
-                "A request with this Idempotency-Key is still running; repeat it for its answer.",
+                "A request with this Idempotency-Key is still running; repeat it to get its response.",
                 retry_after=_RETRY_SECONDS,
             )
         self._held.add(request)
@@ -134,7 +134,7 @@ class RateWindows:
             left = math.ceil((window.start + _WINDOW - now) / 1000) / 1000
             raise EngineError(
                 "rate_limited",
-                f"One user may call {operation} {LIMITS[operation]} times in {WINDOW_SECONDS} seconds. "
+                f"One user may make {LIMITS[operation]} calls of {operation} in {WINDOW_SECONDS} seconds. "
                 f"Try again in {math.ceil(left)} seconds.",
                 retry_after=left,
             )

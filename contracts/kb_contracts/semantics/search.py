@@ -71,7 +71,7 @@ def date_window(filters: Filters | r.VectorFilters) -> tuple[datetime | None, da
     if start and end and end < start:
         raise EngineError(
             "contradiction",
-            "filters.date_to is before filters.date_from; nothing can lie between.",
+            "filters.date_to is before filters.date_from; no document can match.",
             parameter="filters.date_to",
         )
     return start, end
@@ -90,7 +90,7 @@ def _moment(text: str | None, parameter: str, hour: time) -> datetime | None:
         cause = error
     raise EngineError(
         "invalid_parameter",
-        f"{parameter} is {text[:40]!r}; write a date like 2025-01-31 or a time like 2025-01-31T09:30:00Z.",
+        f"{parameter} is {text[:40]!r}; send a date like 2025-01-31 or a time like 2025-01-31T09:30:00Z.",
         parameter=parameter,
     ) from cause
 

@@ -19,7 +19,7 @@ def check_version_kept(version: int, kept: Sequence[int]) -> None:
     numbers = ", ".join(map(str, sorted(kept, reverse=True))) or "none"
     raise EngineError(
         "version_not_found",
-        f"Version {version} of this document is not kept; these are: {numbers}. A version is kept when its "
-        "content is replaced or removed.",
+        f"Version {version} of this document is not kept; the kept ones are: {numbers}. A version is kept "
+        "when its content is replaced or removed.",
         parameter="version",
     )

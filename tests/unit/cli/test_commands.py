@@ -340,7 +340,7 @@ def test_a_failed_job_is_tried_again(kb: Kb, tmp_path: Path) -> None:
     kb.note("A job that is done")
     (done,) = kb.json("jobs", "--status", "completed", "--limit", "1")["jobs"]
     status, _, err = kb("jobs", done["id"], "--retry")
-    assert (status, "cannot be tried again" in err) == (Exit.FAILED, True)
+    assert (status, "cannot be retried" in err) == (Exit.FAILED, True)
 
 
 def test_a_wrong_key_is_told_without_showing_it(kb: Kb) -> None:

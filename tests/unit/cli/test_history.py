@@ -72,7 +72,7 @@ def test_a_file_is_shown_and_not_compared(kb: Kb, tmp_path: Path) -> None:
         (("1", "1", "--purge"), Exit.USAGE, "name none"),
         (("999999",), Exit.NOT_FOUND, "999999"),
         (("{document}", "--restore"), Exit.NOT_FOUND, "nothing is kept"),
-        (("{document}", "7"), Exit.NOT_FOUND, "these are: none"),
+        (("{document}", "7"), Exit.NOT_FOUND, "the kept ones are: none"),
     ],
 )
 def test_what_does_not_fit_is_one_line(kb: Kb, arguments: tuple[str, ...], status: Exit, words: str) -> None:

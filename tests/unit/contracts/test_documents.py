@@ -47,7 +47,7 @@ def test_tags_are_added_up_to_as_many_as_a_document_may_have() -> None:
     check_tags_fit(present, ["x", "x", "t0"])
     check_tags_fit([*present, "x", "y"], ["y"])
     for tags, further in ((present, ["x", "y"]), ([*present, "x", "y"], ["z"])):
-        with pytest.raises(EngineError, match=f"may have {MAX_TAGS}"):
+        with pytest.raises(EngineError, match=f"maximum is {MAX_TAGS}"):
             check_tags_fit(tags, further)
 
 

@@ -60,7 +60,7 @@ async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(p
     assert await keeper.sweep() == 1
     assert spooled(parts) == {young}
     assert [(await parts.job(job_id)).retryable for job_id in (old, young)] == [False, True]
-    with pytest.raises(EngineError, match="not kept any more") as refused:
+    with pytest.raises(EngineError, match="no longer kept") as refused:
         await keeper.retry(old, None)
     assert refused.value.code == "job_not_retryable"
 

@@ -245,7 +245,7 @@ async def test_calls_of_both_ways_are_counted_together(both: Both) -> None:
     for number in range(LIMITS["listCollections"]):
         await both.raglers[number % 2].collections()
     for client in both.raglers:
-        with pytest.raises(EngineFault, match="times in"):
+        with pytest.raises(EngineFault, match="calls of"):
             await client.collections()
 
 

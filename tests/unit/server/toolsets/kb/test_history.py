@@ -67,7 +67,7 @@ async def test_what_is_not_kept_says_what_is(engine: SimulatedEngine, tools: Too
     await tools.ok("kb_update_note", document_id=1, text="basalt")
     other = await tools.refused("kb_restore", document_id=1, version=9)
     assert (other["error"], other["parameter"]) == ("version_not_found", "version")
-    assert "these are: 1." in other["message"]
+    assert "the kept ones are: 1." in other["message"]
     stale = await tools.refused("kb_restore", document_id=1, version=1, expected_version=1)
     assert (stale["error"], stale["current_version"]) == ("version_conflict", 2)
     alone = await tools.refused("kb_history", version=1)

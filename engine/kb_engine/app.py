@@ -70,9 +70,9 @@ from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.index.port import Index
-from kb_engine.ingest.kept import KeptBounds, KeptJobs
+from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
-from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
+from kb_engine.ingest.workers import JobWaiters, StoreEventHandler, Workers
 from kb_engine.keys import key_ring
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -82,7 +82,7 @@ from kb_engine.store.repository.state import counts
 from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
 from kb_engine.store.sqlite.store import open_sqlite
 from kb_engine.store.store import Store
-from kb_engine.turns import places
+from kb_engine.turns import lane_slots
 from kb_readers.memory import MemoryBudget
 from kb_readers.model import Limits, shares
 
@@ -136,10 +136,10 @@ async def create_app(settings: EngineSettings) -> web.Application:
     engine_admission().install(app)
 
     async def start(_app: web.Application) -> None:
-        engine.store.subscribe(StoreEventHandler(engine.workers, engine.ends))
+        engine.store.subscribe(StoreEventHandler(engine.workers, engine.waiters))
         again = await engine.store.write(jobs.release)
         swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
-        engine.kept.start()
+        engine.failed_jobs.start()
         engine.scan.start()
         engine.workers.start()
         engine.encoder.begin_loading()
@@ -148,11 +148,11 @@ async def create_app(settings: EngineSettings) -> web.Application:
 
     async def refuse(_app: web.Application) -> None:
         engine.phase = Phase.STOPPING
-        engine.ends.close()
+        engine.waiters.close()
 
     async def stop(_app: web.Application) -> None:
         await engine.scan.stop()
-        await engine.kept.stop()
+        await engine.failed_jobs.stop()
         await engine.workers.stop()
         await engine.encoder.close()
         if engine.reranker is not None:
@@ -298,7 +298,7 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     embedder.expect(store.dimensions)
     if not store.context:
         logger.info("the passages of this base are embedded without titles; run kb reindex to add them")
-    ends = JobEnds()
+    waiters = JobWaiters()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
     memory_bytes, ocr_memory_bytes = shares(settings.extract_memory_bytes)
     limits = Limits(
@@ -312,12 +312,16 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     memory = MemoryBudget(settings.extract_memory_bytes)
     pipeline = Pipeline(encoder, limits, context=store.context, memory=memory)
     workers = Workers(
-        store=store, spool=spool, pipeline=pipeline, ends=ends, places=places(settings.ingest_workers)
+        store=store,
+        spool=spool,
+        pipeline=pipeline,
+        waiters=waiters,
+        lane_slots=lane_slots(settings.ingest_workers),
     )
-    kept = KeptJobs(
+    failed_jobs = FailedJobs(
         store,
         spool,
-        KeptBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
+        FailedJobBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
         settings.spool_folder,
     )
 
@@ -334,8 +338,8 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         encoder=encoder,
         pipeline=pipeline,
         workers=workers,
-        ends=ends,
-        kept=kept,
+        waiters=waiters,
+        failed_jobs=failed_jobs,
         scan=scan,
         reranker=reranker,
         started_at=started_at,

@@ -9,7 +9,7 @@ A caller with two hundred pieces has the next two hundred numbers; a piece of an
 meanwhile gets the number being served, so it waits for one piece of the first caller, not for all. The
 durable queue stores the number with the job (`turn`); the embedding threads keep theirs in memory (`Turns`).
 
-    lane     contents                                                        workers (`places`)
+    lane     contents                                                        workers (`lane_slots`)
     short    notes and updates of at most `SHORT_BYTES`                        3
     long     longer notes, and files                                         embedding threads + 2
     scan     PDFs with many pages that need OCR                              2
@@ -35,7 +35,7 @@ SHORT_BYTES = 8 * 1024
 """Maximum size of a short text in bytes of UTF-8: about ten passages."""
 
 
-def places(threads: int) -> dict[Lane, int]:
+def lane_slots(threads: int) -> dict[Lane, int]:
     """Return the number of workers of each lane; `threads` is the number of embedding threads."""
     return {"short": 3, "long": threads + 2, "scan": 2}
 
@@ -50,9 +50,9 @@ def turn(last_of_caller: int | None, served: int) -> int:
     return served if last_of_caller is None else max(served, last_of_caller + 1)
 
 
-def greedy(in_hand: Collection[str], places: int) -> set[str]:
+def greedy(in_hand: Collection[str], lane_slots: int) -> set[str]:
     """Return the callers at their limit in a lane; `in_hand` has the caller of each running job."""
-    most = max(1, places - 1)
+    most = max(1, lane_slots - 1)
     return {caller for caller, held in Counter(in_hand).items() if held >= most}
 
 

@@ -36,14 +36,14 @@ from bench.runner import (
     Cost,
     Panel,
     Report,
-    Standing,
+    RunningServer,
     ToolCall,
     check,
     client_name,
     generate,
-    in_turn,
     kb_serve,
     measured,
+    rotate,
     stub_engine,
 )
 from bench.servers import EXAMPLE_FILE
@@ -217,7 +217,7 @@ def run_hosts(
     """Measure `hosts` in turns. Raises as `measure`."""
     report = HostsReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
-    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[Standing]:
+    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[RunningServer]:
         return kb_serve(name, engine_url, folder) if name == "kb" else _contender(name, engine_url, folder)
 
     measure(report, hosts, start, (FLAT_OUT,), CEILING, rounds, note)
@@ -225,11 +225,11 @@ def run_hosts(
 
 
 @contextmanager
-def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
+def _contender(name: str, engine_url: str, folder: Path) -> Iterator[RunningServer]:
     port = free_port()
     arguments = ["-m", "bench.servers", name, "--port", str(port), "--engine", engine_url]
     with running(name, arguments, folder, port=port) as process:
-        yield Standing(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
+        yield RunningServer(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
 
 
 def _check_example(result: dict[str, Any]) -> None:
@@ -253,7 +253,7 @@ def run_workers(
     """
     report = WorkersReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
-    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[Standing]:
+    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[RunningServer]:
         home = folder / name
         return kb_serve(name, engine_url, home, *name.split(), TMPDIR=str(home))
 
@@ -264,7 +264,7 @@ def run_workers(
 def measure(
     report: CallsReport,
     names: Sequence[str],
-    start: Callable[[str, str, Path], AbstractContextManager[Standing]],
+    start: Callable[[str, str, Path], AbstractContextManager[RunningServer]],
     manners: Sequence[str],
     yardstick: str,
     rounds: int,
@@ -287,7 +287,7 @@ def measure(
             generate(server.port, server.message(era), connections=report.connections, seconds=_WARM_SECONDS)
         for number in range(1, rounds + 1):
             for era, manner in product(ERAS, manners):
-                for name in in_turn(names, number):
+                for name in rotate(names, number):
                     server, before = standing[name], _worker_calls(standing[name])
                     busy = manner == EQUALLY_BUSY
                     alone = busy and name == WORKERS[0]
@@ -347,7 +347,7 @@ def run_single(
     report = SingleReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
     @contextmanager
-    def start(name: str, _engine_url: str, folder: Path) -> Iterator[Standing]:
+    def start(name: str, _engine_url: str, folder: Path) -> Iterator[RunningServer]:
         home, port, engine_port = folder / name, free_port(), free_port()
         home.mkdir()
         settings = {"KB_HOME": str(home), "KB_MCP_PORT": str(port), "KB_ENGINE_PORT": str(engine_port)}
@@ -356,7 +356,7 @@ def run_single(
             name, arguments, home, port=port, KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, **settings
         ) as process:
             add_notes(f"http://{LOOPBACK}:{engine_port}", notes)
-            yield Standing(process, port, counts=True, call=NOTES_CALL, home=home)
+            yield RunningServer(process, port, counts=True, call=NOTES_CALL, home=home)
 
     measure(report, UP, start, (FLAT_OUT,), UP[0], rounds, note)
     return report
@@ -389,7 +389,7 @@ def check_notes(result: dict[str, Any]) -> None:
 NOTES_CALL = ToolCall("kb_search", {"query": " ".join(text_of_page(1, seed=7))[:60]}, check_notes)
 
 
-def _worker_calls(server: Standing) -> list[float]:
+def _worker_calls(server: RunningServer) -> list[float]:
     """Return the calls counted by each worker; empty for a single process."""
     folders = sorted(server.home.glob("kb-workers-*")) if server.home is not None else []
     return (

@@ -35,7 +35,7 @@ import msgspec
 import psutil
 
 from bench import Option
-from bench.runner import ARGUMENTS, KEY, Report, Standing, kb_serve, stub_engine
+from bench.runner import ARGUMENTS, KEY, Report, RunningServer, kb_serve, stub_engine
 from kb_contracts.http.connections import connections_within_descriptors
 from kb_load.messages import MODERN, tool_call
 from kb_load.processes import LOOPBACK
@@ -157,7 +157,7 @@ class Held:
 class Server:
     """`kb serve` in a process of its own; `client` is the process that calls it."""
 
-    def __init__(self, standing: Standing, client: Executor) -> None:
+    def __init__(self, standing: RunningServer, client: Executor) -> None:
         self._port = standing.port
         self._client = client
         self._process = psutil.Process(standing.process.pid)

@@ -280,7 +280,7 @@ class _Postings:
             passages, often = self._passages[own], self._counts[own]
             norm = K1 * (1 - B + B * lengths[passages] / lengths.mean())
             sums[passages] += weight * often * (K1 + 1) / (often + norm)
-        return sums, weights.reach
+        return sums, weights.total_weight
 
 
 def _best(scores: NDArray[np.float64], answering: NDArray[np.intp]) -> Answer:

@@ -72,7 +72,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         sheet.save(path, under=self.machine.line())
 
 
-def in_turn(sides: Sequence[T], number: int) -> list[T]:
+def rotate(sides: Sequence[T], number: int) -> list[T]:
     """Return the sides rotated by `number`, so that no side always runs after the same one."""
     first = number % len(sides)
     return [*sides[first:], *sides[:first]]
@@ -298,7 +298,7 @@ SEARCH = ToolCall("kb_search", ARGUMENTS, _check_search)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunningServer:
     """A running host; `counts` if its `/metrics` count failed calls. `home` is its data folder."""
 
     process: Running
@@ -337,7 +337,7 @@ def kb_serve(
     *flags: str,
     program: Sequence[str] = ("-m", "kb_cli.main"),
     **environment: str,
-) -> Iterator[Standing]:
+) -> Iterator[RunningServer]:
     """Run `kb serve` with a key, metrics, and log level `info`; `program` are the arguments that start
     `kb`.
     """
@@ -354,10 +354,10 @@ def kb_serve(
     with running(
         name, [*program, "serve", "--port", str(port), *flags], home, port=port, **settings
     ) as process:
-        yield Standing(process, port, counts=settings["ENABLE_METRICS"] == "true", home=home)
+        yield RunningServer(process, port, counts=settings["ENABLE_METRICS"] == "true", home=home)
 
 
-def check(host: Standing, era: Era) -> int:
+def check(host: RunningServer, era: Era) -> int:
     """Call the tool once and check the response; return its length in bytes.
 
     Raises:
@@ -377,7 +377,7 @@ def check(host: Standing, era: Era) -> int:
     return len(response.content)
 
 
-def check_load(host: Standing, load: Load, length: int) -> None:
+def check_load(host: RunningServer, load: Load, length: int) -> None:
     """Check the calls of `generate`; `length` is the result of `check`.
 
     Raises:
@@ -393,7 +393,7 @@ def check_load(host: Standing, load: Load, length: int) -> None:
 
 
 def measured(
-    host: Standing,
+    host: RunningServer,
     engine: Running,
     era: Era,
     length: int,

@@ -36,7 +36,7 @@ from bench.engine import (
     running_engine,
     submit,
 )
-from bench.runner import Panel, Report, in_turn
+from bench.runner import Panel, Report, rotate
 from kb_engine.chunk import chunks
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
@@ -155,7 +155,7 @@ def run(
     sides = [Side(name, threads) for name in RUNTIMES for threads in dict.fromkeys((0, 1, cores))]
     runs: dict[Side, list[Run]] = {side: [] for side in sides}
     for number in range(rounds):
-        for side in in_turn(sides, number):
+        for side in rotate(sides, number):
             done = _embedded(models[side.embedder], texts, cores) if not side.threads else _taken(side, files)
             runs[side].append(done)
             note(f"{side.name}: {done.rate:.1f} passages/s, {done.cpu * 1000:.1f} ms of processor each")

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bench import Option
-from bench.runner import KEY, Panel, Report, Standing, in_turn, kb_serve, stub_engine
+from bench.runner import KEY, Panel, Report, RunningServer, kb_serve, rotate, stub_engine
 from kb_load.messages import HANDSHAKE, CallFailed, Message, structured, tool_call
 from kb_load.processes import LOOPBACK, MEBIBYTE, Sampler, free_port, running
 from kb_load.report import median_figures
@@ -104,7 +104,7 @@ def run(
     report = UploadsReport(uploads=[], figures=[])
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder), mib) as hosts:
         for number in range(rounds + 1):
-            order = in_turn(hosts, number)
+            order = rotate(hosts, number)
             for size in (small_mib, mib):
                 for way in ("chunked", "direct"):
                     for host in (*order, *reversed(order)):
@@ -140,7 +140,7 @@ def figures(uploads: list[Upload]) -> list[Figures]:
 # --- one file -------------------------------------------------------------------------------------
 
 
-def _measured(host: Standing, way: Way, mib: int, number: int) -> Upload:
+def _measured(host: RunningServer, way: Way, mib: int, number: int) -> Upload:
     send = {"chunked": _chunked, "direct": _direct}[way]
     process = host.process
     before = process.cpu_seconds()
@@ -225,7 +225,7 @@ def _response(
 
 
 @contextmanager
-def _standing(folder: Path, mib: int) -> Iterator[list[Standing]]:
+def _standing(folder: Path, mib: int) -> Iterator[list[RunningServer]]:
     port = free_port()
     bare = ["-m", "bench.servers", "uploads", "--port", str(port), "--folder", str(folder / "bare")]
     (folder / "bare").mkdir()
@@ -235,4 +235,4 @@ def _standing(folder: Path, mib: int) -> Iterator[list[Standing]]:
         kb_serve("kb", url, folder / "home", KB_MAX_UPLOAD_BYTES=limit) as ours,
         running("bare", bare, folder, port=port) as theirs,
     ):
-        yield [ours, Standing(theirs, port)]
+        yield [ours, RunningServer(theirs, port)]

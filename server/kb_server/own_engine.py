@@ -59,7 +59,7 @@ class OwnEngine:
         self._command = command
         self._key = settings.engine_api_key
         self._tls = engine_tls(settings.engine_ca)
-        self._silence = settings.request_timeout_ms / 1000
+        self._read_timeout = settings.request_timeout_ms / 1000
         self._use: Lock | None = None
         self._client: HttpEngine | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,7 +86,7 @@ class OwnEngine:
     @property
     def longest_wait(self) -> float:
         """Maximum time that a response may be held back, in seconds."""
-        return longest_wait(self._silence)
+        return longest_wait(self._read_timeout)
 
     async def call(
         self,
@@ -163,7 +163,7 @@ class OwnEngine:
         except OSError as error:
             raise self._unreachable(f"its data folder cannot be used: {error}") from error
         key = self._key or local_token(self._place.folder)
-        self._client = HttpEngine(url, key, silence=self._silence, tls=self._tls)
+        self._client = HttpEngine(url, key, read_timeout=self._read_timeout, tls=self._tls)
 
     async def _started(self) -> str:
         beginning = await _held(self._place.begin)

@@ -166,7 +166,7 @@ class Services:
         client = HttpEngine(
             settings.engine_url,
             self._engine_key,
-            silence=settings.request_timeout_ms / 1000,
+            read_timeout=settings.request_timeout_ms / 1000,
             clock=self.clock,
             exchange=self._exchange(),
             tls=self._tls,
@@ -191,7 +191,7 @@ class Services:
         client = HttpRagler(
             settings.ragler_api_url,
             self._engine_key if is_engine and not key else key,
-            silence=settings.request_timeout_ms / 1000,
+            read_timeout=settings.request_timeout_ms / 1000,
             clock=self.clock,
             ensure_reach=self._engine_client.ensure_reach if is_engine else None,
             exchange=self._exchange() if is_engine else None,

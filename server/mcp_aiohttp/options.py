@@ -19,7 +19,7 @@ class BodyLimits:
     """Maximum size of a request body, in bytes, and time to receive it, in seconds."""
 
     max_bytes: int = MAX_MESSAGE_BYTES
-    silence: float = 20.0
+    read_timeout: float = 20.0
     """Maximum time between two pieces."""
     total: float = 120.0
 

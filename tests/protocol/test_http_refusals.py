@@ -177,7 +177,7 @@ async def test_json_is_json_however_it_is_spelt(served: Served, media_type: str)
 
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-LIMITS = BodyLimits(max_bytes=1000, silence=ANSWER_SECONDS, total=ANSWER_SECONDS)
+LIMITS = BodyLimits(max_bytes=1000, read_timeout=ANSWER_SECONDS, total=ANSWER_SECONDS)
 
 
 def padded(length: int) -> bytes:
@@ -211,7 +211,7 @@ async def test_an_announced_monster_is_refused_unread(serve: Serve) -> None:
 
 
 async def test_a_body_that_stops_coming_is_given_up(serve: Serve) -> None:
-    served = await serve(body=replace(LIMITS, silence=SILENCE))
+    served = await serve(body=replace(LIMITS, read_timeout=SILENCE))
     answer = await raw(served.port, HEAD + b"Content-Length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"Connection: close" in answer

@@ -18,7 +18,7 @@ from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.encoder import Encoder
 from kb_engine.index.port import Vectors
 from kb_engine.ingest.pipeline import Pipeline
-from kb_engine.ingest.workers import JobEnds, Workers
+from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.spool import FolderSpool
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, NewJob
 from kb_engine.store.repository import jobs
@@ -75,7 +75,7 @@ class Parts:
     spool: FolderSpool
     embedder: TestEmbedder
     encoder: Encoder
-    ends: JobEnds
+    waiters: JobWaiters
     workers: Workers
     pauses: list[float]
 
@@ -124,7 +124,7 @@ class Parts:
         return await self.store.read(jobs.find, job_id)
 
     async def ended(self, job_id: str) -> m.Job:
-        job = await self.ends.wait(job_id, ANSWER_SECONDS, self.job)
+        job = await self.waiters.wait(job_id, ANSWER_SECONDS, self.job)
         assert job.finished_at is not None, job
         return job
 
@@ -156,14 +156,16 @@ async def parts_in(
     identity = EmbedderIdentity(embedder.name, embedder.dimensions)
     base = store(await open_sqlite(folder / "kb.sqlite", embedder=identity, bounds=bounds))
     (folder / "spool").mkdir(exist_ok=True)
-    spool, ends = FolderSpool(folder / "spool"), JobEnds()
+    spool, waiters = FolderSpool(folder / "spool"), JobWaiters()
     encoder = Encoder(embedder, workers=count, clock=lambda: sum(pauses))
     pipeline = Pipeline(encoder, Limits(), pause=pause)
-    places = dict.fromkeys(LANES, 1 if count == 1 else count + 1)
-    workers = Workers(store=base, spool=spool, pipeline=pipeline, ends=ends, places=places, pause=pause)
+    lane_slots = dict.fromkeys(LANES, 1 if count == 1 else count + 1)
+    workers = Workers(
+        store=base, spool=spool, pipeline=pipeline, waiters=waiters, lane_slots=lane_slots, pause=pause
+    )
     workers.start()
     try:
-        yield Parts(base, spool, embedder, encoder, ends, workers, pauses)
+        yield Parts(base, spool, embedder, encoder, waiters, workers, pauses)
     finally:
         await workers.stop()
         embedder.release.set()

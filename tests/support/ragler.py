@@ -168,7 +168,7 @@ async def tools_before(url: str, home: Path, **settings: Any) -> AsyncIterator[R
     client = HttpRagler(
         configured.ragler_api_url,
         ragler_key(configured),
-        silence=configured.request_timeout_ms / 1000,
+        read_timeout=configured.request_timeout_ms / 1000,
         clock=time.clock(),
         jitter=lambda: 1.0,
     )

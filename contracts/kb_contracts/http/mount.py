@@ -198,7 +198,7 @@ def build_application(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
     app = web.Application(
-        middlewares=[_rim(api_key, host, access_of, audit)], client_max_size=JSON_BODY_BYTES
+        middlewares=[_error_middleware(api_key, host, access_of, audit)], client_max_size=JSON_BODY_BYTES
     )
     answering = {
         each.id: _answering(each, handlers[each.id], keys, rates, audit, published) for each in operations
@@ -359,7 +359,7 @@ def _idempotency_key(headers: MultiMapping[str]) -> str | None:
     return key
 
 
-def _rim(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audit | None) -> Any:
+def _error_middleware(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audit | None) -> Any:
     """Return the middleware that checks key or origin, and converts every failure to a problem document."""
     access = access_by_token(api_key, access_of)
 

@@ -36,7 +36,7 @@ SYNTAX = re.compile(f"[-{''.join(_CLOSING)}]")
 _MINUS = re.compile(r"(?<!\S)-\S+")
 _SHORTEST = 3
 """Minimum length of an excluded word, in letters and digits: shorter ones are options."""
-_BEHIND_A_WORD = ".,;:!?)"
+_TRAILING_PUNCTUATION = ".,;:!?)"
 
 _NOT_COMPARED = re.compile(
     "[\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f"
@@ -86,7 +86,7 @@ class Wording:
         self._no_words, self._no_rows = _divided(self.excluded)
 
     @property
-    def effort(self) -> int:
+    def scans(self) -> int:
         """Number of scans of a passage."""
         return 1 + len(self._rows) + len(self._no_rows)
 
@@ -196,7 +196,7 @@ def _excluded_words(query: str, phrases: Sequence[tuple[int, int]]) -> list[_Par
         place = bisect(starts, start + 1) - 1
         if place >= 0 and start < phrases[place][1]:  # inside a phrase, or right before one
             continue
-        word = behind[0][1:].rstrip(_BEHIND_A_WORD)
+        word = behind[0][1:].rstrip(_TRAILING_PUNCTUATION)
         if len(word) >= _SHORTEST and word[0].isalpha() and "".join(words_of(word)) == _folded(word):
             found.append(_Part(start, start + 1 + len(word), word, excluded=True))
         elif word.lstrip("-")[:1].isalpha():

@@ -84,7 +84,7 @@ class JobsApi:
         return await self._store.read(jobs.page, query.status, query.limit, query.offset)
 
     async def get_job(self, incoming: Incoming) -> m.Job:
-        return await self._engine.ends.wait(
+        return await self._engine.waiters.wait(
             incoming.path["job_id"], incoming.query.wait, lambda job_id: self._store.read(jobs.find, job_id)
         )
 
@@ -93,12 +93,12 @@ class JobsApi:
         job = await self._store.once(idempotency_of(incoming), jobs.cancel, job_id)
         await self._engine.workers.cancel(job_id)
         self._engine.workers.wake()  # the next update of the note may start now
-        self._engine.ends.announce(job_id)
+        self._engine.waiters.announce(job_id)
         await self._engine.spool.remove(job_id)
         return job
 
     async def retry_job(self, incoming: Incoming) -> m.Job:
-        job = await self._engine.kept.retry(incoming.path["job_id"], idempotency_of(incoming))
+        job = await self._engine.failed_jobs.retry(incoming.path["job_id"], idempotency_of(incoming))
         self._engine.workers.wake()
         return job
 
@@ -107,14 +107,14 @@ class JobsApi:
         length, limit = incoming.source.content_length or 0, self._engine.settings.max_upload_bytes
         if length > limit + _ENVELOPE_BYTES:
             raise EngineError("payload_too_large", f"The file is over the limit of {limit} bytes.")
-        await self._engine.kept.make_room(length)
+        await self._engine.failed_jobs.make_room(length)
         spool, job_id = self._engine.spool, str(uuid4())
         with spool.hold(job_id):
             try:
                 received, form = await self._receive(incoming.source, incoming.access.reach, job_id)
             except EngineError as error:
                 if error.code == "storage_full":  # make room for a retry of the upload
-                    await self._engine.kept.make_room(limit)
+                    await self._engine.failed_jobs.make_room(limit)
                 raise
             fields = received.fields
             job = NewJob(
@@ -262,7 +262,7 @@ class DocumentsApi:
             idempotency_of(incoming), documents.clear, collections=incoming.query.collections
         )
         await self._engine.workers.cancel_void()
-        self._engine.ends.announce_all()
+        self._engine.waiters.announce_all()
         await self._engine.spool.sweep(lambda: self._store.read(jobs.spooled))
         return removed
 
@@ -300,7 +300,9 @@ class DocumentsApi:
             return taken
         self._engine.workers.wake()
         left = max(0.0, deadline - asyncio.get_running_loop().time())
-        job = await self._engine.ends.wait(taken.id, left, lambda job_id: self._store.read(jobs.find, job_id))
+        job = await self._engine.waiters.wait(
+            taken.id, left, lambda job_id: self._store.read(jobs.find, job_id)
+        )
         if job.error is not None:
             # Check again: a changed version is reported with all fields of that error.
             document, _ = await self._store.read(documents.note, document_id)

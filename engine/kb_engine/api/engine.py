@@ -20,9 +20,9 @@ from kb_contracts.http.multipart import ReceivedFile
 from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.care.scan import Scan
 from kb_engine.encoder import Encoder
-from kb_engine.ingest.kept import KeptJobs
+from kb_engine.ingest.failed_jobs import FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
-from kb_engine.ingest.workers import JobEnds, Workers
+from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.rerank.port import Reranker
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
@@ -71,8 +71,8 @@ class Engine:
     encoder: Encoder
     pipeline: Pipeline
     workers: Workers
-    ends: JobEnds
-    kept: KeptJobs
+    waiters: JobWaiters
+    failed_jobs: FailedJobs
     scan: Scan
     reranker: Reranker | None
     started_at: str
@@ -176,7 +176,7 @@ class StateApi:
         """Refresh counts and storage figures; return the issues of the storage."""
         engine = self._engine
         try:
-            counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.kept)
+            counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.failed)
             uploads = await engine.spool.size()
             lost = await engine.store.lost_vectors()
             free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
@@ -195,8 +195,8 @@ class StateApi:
             kept_originals_bytes=kept_bytes if keeps or kept_bytes else UNSET,
             accessible=True,
             failed_bytes=sum(job.size_bytes for job in kept),
-            failed_bytes_limit=engine.kept.bounds.bytes,
-            failed_seconds_limit=engine.kept.bounds.seconds,
+            failed_bytes_limit=engine.failed_jobs.bounds.bytes,
+            failed_seconds_limit=engine.failed_jobs.bounds.seconds,
         )
         issues = engine.store.issues + engine.scan.issues
         if lost:

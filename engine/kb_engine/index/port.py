@@ -150,7 +150,7 @@ class Candidate:
 class Candidates:
     """The result of a query; `best` is in any order.
 
-    `reach` is the total weight of the query's words in this index (`words.py`). It is 0 if the query has no
+    `total_weight` is that of the query's words in this index (`words.py`). It is 0 if the query has no
     words or the mode does not use them; then no candidate has a BM25, even in mode `hybrid`. `size` is the
     number of chunks that pass the filters, or of all chunks if that is not known. `total` is the number of
     matches: chunks that contain a word of the query or whose cosine reaches the floor, with a score of at
@@ -161,7 +161,7 @@ class Candidates:
 
     best: Sequence[Candidate]
     total: int
-    reach: float = 0.0
+    total_weight: float = 0.0
     size: int = 0
     exact: bool = True
     total_exact: bool = True

@@ -2,9 +2,9 @@
 
     score = weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation * reach)
 
-Both constants belong to the embedder. `reach` is the total weight of the query's words (`words.py`), so that
-a score means the same for every query and in every base. Within a query the score is monotonic in both parts
-and depends on nothing more. It is between 0 and 1.
+Both constants belong to the embedder. `total_weight` is the total weight of the query's words (`words.py`),
+so that a score means the same for every query and in every base. Within a query the score is monotonic in
+both parts and depends on nothing more. It is between 0 and 1.
 
 All functions work on arrays with one element per candidate; a part is None if the mode of the query does not
 use it.
@@ -36,10 +36,10 @@ DECIMALS = 6
 """Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""
 
 
-def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring, reach: float) -> Floats:
+def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring, total_weight: float) -> Floats:
     """Return the scores. If one part is None, the score is the remaining part alone."""
     meaning = np.clip(cosines, 0.0, 1.0) if cosines is not None else None
-    wording = bm25 / (bm25 + scoring.saturation * reach) if bm25 is not None else None
+    wording = bm25 / (bm25 + scoring.saturation * total_weight) if bm25 is not None else None
     if meaning is None or wording is None:
         only = meaning if meaning is not None else wording
         assert only is not None, "a mode asks for one part at least"
@@ -49,18 +49,18 @@ def fuse(cosines: Floats | None, bm25: Floats | None, scoring: Scoring, reach: f
 
 
 def select(
-    chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: IndexQuery, reach: float
+    chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: IndexQuery, total_weight: float
 ) -> Candidates:
     """Return the best of all chunks that pass the filters, given both parts of each.
 
-    `reach` is the total weight of the query; if it is 0, words do not count. `chunk_ids` are in ascending
-    order: of equal scores the lower id comes first.
+    `total_weight` is the total weight of the query; if it is 0, words do not count. `chunk_ids` are in
+    ascending order: of equal scores the lower id comes first.
     """
-    if not reach:
+    if not total_weight:
         bm25 = None
     if cosines is None and bm25 is None:
         return Candidates((), 0)
-    scores = fuse(cosines, bm25, query.scoring, reach)
+    scores = fuse(cosines, bm25, query.scoring, total_weight)
     matches = bm25 > 0 if bm25 is not None else np.zeros(len(scores), np.bool_)
     if cosines is not None:
         matches = matches | (cosines >= query.scoring.cosine_floor)
@@ -83,7 +83,7 @@ def select(
             for place in best
         ],
         total,
-        reach,
+        total_weight,
         len(scores),
     )
 
@@ -97,11 +97,11 @@ class Ranked:
     explanation: m.Explanation
 
 
-def scores_of(candidates: Sequence[Candidate], scoring: Scoring, reach: float) -> list[float]:
+def scores_of(candidates: Sequence[Candidate], scoring: Scoring, total_weight: float) -> list[float]:
     """Return the scores of candidates with the same parts, in their order."""
     cosines = _part([candidate.cosine for candidate in candidates])
     bm25 = _part([candidate.bm25 for candidate in candidates])
-    found: list[float] = fuse(cosines, bm25, scoring, reach).tolist()
+    found: list[float] = fuse(cosines, bm25, scoring, total_weight).tolist()
     return found
 
 
@@ -109,8 +109,8 @@ def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]
     """Return the candidates by descending score, ties by chunk id; and True if the best match is weak."""
     if not candidates.best:
         return [], True
-    scoring, reach = query.scoring, candidates.reach
-    weight = 0.0 if query.mode == "fts" else scoring.weight if reach else 1.0
+    scoring, total_weight = query.scoring, candidates.total_weight
+    weight = 0.0 if query.mode == "fts" else scoring.weight if total_weight else 1.0
     ranked = [
         Ranked(
             candidate.chunk_id,
@@ -119,10 +119,12 @@ def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]
                 cosine=candidate.cosine,
                 bm25=candidate.bm25 or None,
                 weight=weight,
-                saturation=scoring.saturation * (reach or 1.0),
+                saturation=scoring.saturation * (total_weight or 1.0),
             ),
         )
-        for candidate, score in zip(candidates.best, scores_of(candidates.best, scoring, reach), strict=True)
+        for candidate, score in zip(
+            candidates.best, scores_of(candidates.best, scoring, total_weight), strict=True
+        )
     ]
     ranked.sort(key=lambda each: (-each.score, each.chunk_id))
     return ranked, ranked[0].score < floor(query, candidates)
@@ -134,7 +136,7 @@ def floor(query: IndexQuery, candidates: Candidates) -> float:
     In mode `fts` it is the words' contribution at the floor of `hybrid`, if words contribute at all.
     """
     scoring = query.scoring
-    if query.mode == "vector" or not candidates.reach:
+    if query.mode == "vector" or not candidates.total_weight:
         least = scoring.cosine_floor
     elif query.mode == "hybrid" or scoring.weight == 1:
         least = scoring.floor

@@ -27,7 +27,7 @@ parts. It increases a score where it is found, and decreases no score where it i
 the total weight. An index that was built without such terms lacks only their weight, and can be extended by
 them.
 
-The *reach* of a query, its total weight, is the BM25 of a passage of average length that contains each word
+The total weight of a query is the BM25 of a passage of average length that contains each word
 once: the sum of all weights, including words that occur in no chunk. BM25 divided by it is the share of the
 query that a passage covers. It means the same for a query of two words and of thirty, in a base of one chunk
 and of a million.
@@ -303,10 +303,10 @@ def _bounded(term: str) -> str:
 
 
 class Weights(NamedTuple):
-    """The weights of a query's terms, in order, and their total `reach`, which is 0 without terms."""
+    """The weights of a query's terms, in order, and their sum, which is 0 without terms."""
 
     of_terms: Sequence[float]
-    reach: float
+    total_weight: float
 
 
 def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
@@ -320,10 +320,10 @@ def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
     for term, count in zip(terms, counts, strict=True):
         weight = math.log((size + BACKGROUND + 1) / (min(count, size) + 0.5))
         of_terms.append(min(weight, most) if term in _function_terms() else weight)
-    reach = sum(of_terms)
+    total_weight = sum(of_terms)
     if terms and _function_terms().issuperset(terms):
-        reach = max(reach, math.log((size + BACKGROUND + 1) / 0.5))
-    return Weights(of_terms, reach)
+        total_weight = max(total_weight, math.log((size + BACKGROUND + 1) / 0.5))
+    return Weights(of_terms, total_weight)
 
 
 def weigh_words(
@@ -340,11 +340,11 @@ def weigh_words(
     weights = weigh([word[0] for word in words], together, size)
     of_terms: dict[str, float] = {}
     for (one,) in whole:
-        of_terms[one] = _IDENTIFIER_WEIGHT * weigh([one], [counts.get(one, 0)], size).reach
+        of_terms[one] = _IDENTIFIER_WEIGHT * weigh([one], [counts.get(one, 0)], size).total_weight
     for word, weight in zip(words, weights.of_terms, strict=True):
         for term in word:
             of_terms[term] = of_terms.get(term, 0.0) + weight
-    return of_terms, weights.reach
+    return of_terms, weights.total_weight
 
 
 @cache

@@ -10,9 +10,9 @@ Lanes do not wait for each other (`turns.py`): short notes have workers of their
 take hours, occupy no slot of other files. While the store is not ready the workers wait; prepared documents
 are committed afterwards if the lease is still valid.
 A spool file is removed when its job has ended. It is kept if the process ends before the job, and if the job
-failed: the job can then be retried until `kept.py` removes the file.
+failed: the job can then be retried until `failed_jobs.py` removes the file.
 
-Callers that wait for a job are woken when it ends (`JobEnds`), in this process or another one:
+Callers that wait for a job are woken when it ends (`JobWaiters`), in this process or another one:
 `StoreEventHandler` receives the store's events.
 """
 
@@ -53,7 +53,7 @@ _MOST_PAGES = 3  # OCR pages allowed in the lane of other files; a job with more
 
 
 class Workers:
-    """Workers over one store: `places` gives their number per lane. Call `wake` after a job was accepted."""
+    """Workers over one store, `lane_slots` of each lane. Call `wake` after a job was accepted."""
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class Workers:
         store: Store,
         spool: Spool,
         pipeline: Pipeline,
-        ends: JobEnds,
-        places: Mapping[Lane, int],
+        waiters: JobWaiters,
+        lane_slots: Mapping[Lane, int],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._spool = spool
         self._pipeline = pipeline
-        self._ends = ends
-        self._lines = [_Line(lane, count) for lane, count in places.items()]
+        self._waiters = waiters
+        self._lanes = [_LaneWorkers(lane, count) for lane, count in lane_slots.items()]
         self._pause = pause
         self._loops: list[asyncio.Task[None]] = []
         self._running: dict[str, asyncio.Task[bool]] = {}
@@ -81,21 +81,21 @@ class Workers:
 
     def start(self) -> None:
         self._loops = [
-            asyncio.create_task(self._serve(line), name=f"worker-{line.lane}-{number}")
-            for line in self._lines
-            for number in range(line.places)
+            asyncio.create_task(self._serve(lane_workers), name=f"worker-{lane_workers.lane}-{number}")
+            for lane_workers in self._lanes
+            for number in range(lane_workers.lane_slots)
         ]
 
     def wake(self) -> None:
-        for line in self._lines:
-            line.woken.set()
+        for lane_workers in self._lanes:
+            lane_workers.woken.set()
 
     async def stop(self) -> None:
         """Stop taking jobs and abandon the current ones; they are queued again at the next start."""
         await _cancelled(self._loops)
         self._loops = []
-        for line in self._lines:
-            line.in_hand.clear()
+        for lane_workers in self._lanes:
+            lane_workers.in_hand.clear()
 
     async def cancel(self, job_id: str) -> None:
         """Stop working on a job that the store has cancelled; return when the work has stopped."""
@@ -112,9 +112,9 @@ class Workers:
             if not runs:
                 await self.cancel(job_id)
 
-    async def _serve(self, line: _Line) -> None:
+    async def _serve(self, lane_workers: _LaneWorkers) -> None:
         while True:
-            leased = await self._next(line)
+            leased = await self._next(lane_workers)
             await self.cancel(leased.job.id)  # taken again after its lease was lost: stop the old work
             task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
@@ -126,32 +126,32 @@ class Workers:
             finally:
                 if self._running.get(leased.job.id) is task:
                     del self._running[leased.job.id]
-                line.in_hand.remove(leased.job.caller)
+                lane_workers.in_hand.remove(leased.job.caller)
                 if leased.job.kind == "update" or leased.job.source_path is not None:
                     self.wake()  # the next job of the same note or source may start, perhaps in another lane
                 else:
-                    line.woken.set()  # the caller may take another job now
+                    lane_workers.woken.set()  # the caller may take another job now
             if task.cancelled() or not task.result():
                 await _to_the_end(self._ended(leased.job))
 
-    async def _next(self, line: _Line) -> LeasedJob:
+    async def _next(self, lane_workers: _LaneWorkers) -> LeasedJob:
         # One worker per lane queries the store, and the others wait for the lock: two could both give a
         # caller its last slot, and all would query for the same new job.
-        async with line.looking:
+        async with lane_workers.looking:
             while True:
-                line.woken.clear()  # before taking, so that a job accepted in between is not missed
+                lane_workers.woken.clear()  # before taking, so that a job accepted in between is not missed
                 leased = None
                 try:
-                    without = greedy(line.in_hand, line.places)
-                    leased = await self._store.write(jobs.take, str(uuid4()), [line.lane], without)
+                    without = greedy(lane_workers.in_hand, lane_workers.lane_slots)
+                    leased = await self._store.write(jobs.take, str(uuid4()), [lane_workers.lane], without)
                 except EngineError as error:
                     logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
                 if leased is not None:
-                    line.in_hand.append(leased.job.caller)
+                    lane_workers.in_hand.append(leased.job.caller)
                     return leased
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
-                        await line.woken.wait()
+                        await lane_workers.woken.wait()
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
@@ -280,7 +280,7 @@ class Workers:
                 return
 
     async def _ended(self, job: NewJob) -> None:
-        self._ends.announce(job.id)
+        self._waiters.announce(job.id)
         if job.spool is None:
             return
         try:
@@ -295,7 +295,7 @@ class Workers:
             logger.exception("a file cannot be removed from the spool", extra={"job": job.id})
 
 
-class JobEnds:
+class JobWaiters:
     """Waiters for the end of jobs. Each end in this process is announced here: callers need no polling."""
 
     def __init__(self) -> None:
@@ -341,20 +341,20 @@ class JobEnds:
 class StoreEventHandler:
     """Forwards store events to the workers and to waiting callers; the callback of `Store.subscribe`."""
 
-    def __init__(self, workers: Workers, ends: JobEnds) -> None:
+    def __init__(self, workers: Workers, waiters: JobWaiters) -> None:
         self._workers = workers
-        self._ends = ends
+        self._waiters = waiters
         self._stopping: set[asyncio.Task[None]] = set()
 
     def __call__(self, event: StoreEvent) -> None:
         if event.kind in {"queued", "resumed"}:
             self._workers.wake()
         if event.job_id is not None:
-            self._ends.announce(event.job_id)
+            self._waiters.announce(event.job_id)
             if event.kind == "cancelled":
                 self._stop(self._workers.cancel(event.job_id))
         elif event.kind in {"cleared", "resumed"}:
-            self._ends.announce_all()
+            self._waiters.announce_all()
             self._stop(self._workers.cancel_void())
 
     def _stop(self, stopping: Coroutine[Any, Any, None]) -> None:
@@ -364,11 +364,11 @@ class StoreEventHandler:
 
 
 @dataclass
-class _Line:
-    """A lane at work: its number of workers (`places`), and the callers of its current jobs (`in_hand`)."""
+class _LaneWorkers:
+    """The workers of a lane, `lane_slots` in number, and the callers of its running jobs (`in_hand`)."""
 
     lane: Lane
-    places: int
+    lane_slots: int
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     in_hand: list[str] = field(default_factory=list)

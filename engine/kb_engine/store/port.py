@@ -164,7 +164,7 @@ class LeasedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptJob:
+class FailedJob:
     """A failed job whose bytes are kept for a retry. `spool` is None for a note."""
 
     id: str

@@ -53,7 +53,7 @@ BATCH = 32
 """Number of documents applied to an index at once."""
 BLOCK_BYTES = 256 * 1024
 """Block size for reading files, in bytes."""
-PATIENCE_SECONDS = 10.0
+MAX_INDEX_WAIT_SECONDS = 10.0
 """Maximum time that a search waits for the index, in seconds."""
 _POLL_SECONDS = 1.0
 """Interval at which the log is read for changes by other engines, in seconds."""
@@ -317,7 +317,7 @@ class Follower:
         """
         wanted = await self._store.read(state.generation)
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(MAX_INDEX_WAIT_SECONDS):
                 while True:
                     if self._applied < wanted:
                         self.wake()

@@ -28,8 +28,8 @@ Passing = Callable[[Wording, Sequence[int]], Awaitable[set[int]]]
 """Returns the given chunks that pass."""
 
 FIRST, MOST, LISTED = 256, 4_096, 8_192
-EFFORT = 400_000
-"""Upper bound of texts checked times scans per text (`Wording.effort`): fewer texts are checked if a query
+MAX_SCANS = 400_000
+"""Upper bound of texts checked times scans per text (`Wording.scans`): fewer texts are checked if a query
 has hundreds of phrases.
 """
 BATCH = 128
@@ -43,7 +43,7 @@ async def find_passing(query: Query, find: Find, passing: Passing) -> Candidates
     """
     assert query.wording is not None, "else any candidate passes"
     texts = _Texts(query.wording, passing)
-    most = max(FIRST, EFFORT // query.wording.effort)
+    most = max(FIRST, MAX_SCANS // query.wording.scans)
     wanted = replace(query, top=max(2 * query.top, FIRST))
     found = await find(wanted)
     passed = await texts.passing(found.best)

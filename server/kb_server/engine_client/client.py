@@ -76,9 +76,9 @@ class HttpEngine:
     """An `Engine` over HTTP, or over `exchange`.
 
     `url` is the engine's base, `api_key` its bearer key (empty: no key is sent) or a function that returns
-    it, called again after the engine was unreachable. `silence` is the time without a byte after which a call
-    fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`. The first call connects. Additions
-    of callers with quotas are counted here, for all tools: calls may raise ToolError too.
+    it, called again after the engine was unreachable. `read_timeout` is the time without a byte after which a
+    call fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`. The first call connects.
+    Additions of callers with quotas are counted here, for all tools: calls may raise ToolError too.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class HttpEngine:
         url: str,
         api_key: Key = "",
         *,
-        silence: float = 30.0,
+        read_timeout: float = 30.0,
         policy: RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
@@ -104,7 +104,7 @@ class HttpEngine:
         )
         self._find_key = key_finder(api_key)
         self._key = ""
-        self._silence = silence
+        self._read_timeout = read_timeout
         self._clock = clock
         self._version_known = False
         self._enforces_reach = False
@@ -118,7 +118,7 @@ class HttpEngine:
     @property
     def longest_wait(self) -> float:
         """Maximum time that a response may be held back, in seconds."""
-        return longest_wait(self._silence)
+        return longest_wait(self._read_timeout)
 
     async def close(self) -> None:
         """Close the pool."""
@@ -140,7 +140,7 @@ class HttpEngine:
             operation,
             idempotency_key,
             if_match,
-            silence=self._silence + held_back,
+            read_timeout=self._read_timeout + held_back,
             path=path,
             query=query,
             body=body,
@@ -158,7 +158,7 @@ class HttpEngine:
     ) -> m.Job:
         """Send a file by `POST /jobs` as multipart; see `Engine.send_file`."""
         request = self._request(
-            CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
+            CREATE_JOB, idempotency_key, read_timeout=self._read_timeout, file=MultipartFile(file, fields)
         )
         with GRANT.get().adding(1, file.size, lambda: request.has_left):
             return await self._answer(CREATE_JOB, request)
@@ -186,7 +186,9 @@ class HttpEngine:
     @asynccontextmanager
     async def original(self, document: m.Document) -> AsyncIterator[FileContent]:
         """Stream the original of a document; a failure before the first block is raised by that block."""
-        request = self._request(GET_ORIGINAL, silence=self._silence, path={"document_id": document.id})
+        request = self._request(
+            GET_ORIGINAL, read_timeout=self._read_timeout, path={"document_id": document.id}
+        )
         await self._ensure_suitable(GET_ORIGINAL)
         request.stream = stream = BodyStream(OCTETS)
         sending = asyncio.create_task(self._http.send_once(request, _expect_streamed))
@@ -222,8 +224,10 @@ class HttpEngine:
         Each may be silent for three seconds. The circuit breaker does not block these calls, but counts their
         results.
         """
-        silence = min(self._silence, HEALTH_SECONDS)
-        ready, status = (self._request(each, silence=silence) for each in (GET_READINESS, GET_STATUS))
+        read_timeout = min(self._read_timeout, HEALTH_SECONDS)
+        ready, status = (
+            self._request(each, read_timeout=read_timeout) for each in (GET_READINESS, GET_STATUS)
+        )
         try:
             await self._http.send_once(ready, partial(decode, GET_READINESS))
             check_version((await self._http.send_once(status, _version_in)).version)
@@ -264,7 +268,9 @@ class HttpEngine:
         Concurrent calls share the request: if the engine is silent, they would otherwise wait one after the
         other.
         """
-        request = build_request(self._http.base, GET_STATUS, self._current_key(), {}, silence=self._silence)
+        request = build_request(
+            self._http.base, GET_STATUS, self._current_key(), {}, read_timeout=self._read_timeout
+        )
         found = await self._http.send(request, _version_in)
         check_version(found.version)
         self._enforces_reach = ENFORCES_REACH in found.features
@@ -296,9 +302,9 @@ def narrowing(grant: Grant) -> dict[str, str]:
 _access_header = lru_cache(maxsize=1024)(access_header)
 
 
-def longest_wait(silence: float) -> float:
-    """Return the maximum time that a response may be held back for this `silence`; both in seconds."""
-    return silence * _WAITING_SHARE
+def longest_wait(read_timeout: float) -> float:
+    """Return the maximum time that a response may be held back for this `read_timeout`; both in seconds."""
+    return read_timeout * _WAITING_SHARE
 
 
 def build_request(
@@ -307,7 +313,7 @@ def build_request(
     key: str,
     own_headers: Mapping[str, str],
     *,
-    silence: float,
+    read_timeout: float,
     path: Mapping[str, object] | None = None,
     query: m.Request | None = None,
     body: Any = None,
@@ -350,7 +356,7 @@ def build_request(
         raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
     except ValueError as error:
         raise Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
-    return EngineRequest(operation, lines, silence, json, file, texts, params, headers)
+    return EngineRequest(operation, lines, read_timeout, json, file, texts, params, headers)
 
 
 def _beginning(method: str, url: URL, key: str) -> str:

@@ -44,7 +44,7 @@ class DirectExchange:
         request.has_left = True
         if request.file is None:
             call = self._begin(request)
-            if not (await asyncio.wait((call,), timeout=request.silence))[0]:
+            if not (await asyncio.wait((call,), timeout=request.read_timeout))[0]:
                 raise _timeout(request)
             if request.stream is not None and not call.cancelled():
                 response = call.result()
@@ -56,7 +56,7 @@ class DirectExchange:
             call = self._begin(request, sending.file_of(blocks))
             try:
                 while not call.done():
-                    if (left := sending.moved + request.silence - sending.now()) <= 0:
+                    if (left := sending.moved + request.read_timeout - sending.now()) <= 0:
                         raise _timeout(request)
                     await asyncio.wait((call,), timeout=left)
             finally:
@@ -95,7 +95,7 @@ async def _passed_on(response: FileResponse, stream: BodyStream, request: Engine
         try:
             async for block in blocks:
                 stream.put(block)
-                async with asyncio.timeout(request.silence):
+                async with asyncio.timeout(request.read_timeout):
                     await stream.taken()
         except TimeoutError:
             raise _timeout(request) from None
@@ -105,7 +105,7 @@ async def _passed_on(response: FileResponse, stream: BodyStream, request: Engine
 
 
 def _timeout(request: EngineRequest) -> EngineTimeout:
-    return EngineTimeout(f"It said nothing for {request.silence:g} s.")
+    return EngineTimeout(f"It said nothing for {request.read_timeout:g} s.")
 
 
 class _Sending:

@@ -34,7 +34,7 @@ ANSWER_SECONDS = 300.0
 
 _IDLE_SECONDS = 30.0
 """Less than most servers keep a connection: aiohttp 75 s, but uvicorn and Node only 5."""
-_NEVER = float("inf")
+_NO_DEADLINE = float("inf")
 
 
 class RawResponse(msgspec.Struct, frozen=True):
@@ -268,10 +268,10 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         """Pending while the peer accepts no more data."""
         self._is_sent = True
-        self._silence = 0.0
-        self._latest = self._deadline = _NEVER
+        self._read_timeout = 0.0
+        self._latest = self._deadline = _NO_DEADLINE
         self._timer: asyncio.TimerHandle | None = None
-        self._wakes = _NEVER
+        self._wakes = _NO_DEADLINE
         """The time at which the timer fires."""
         self.gone: asyncio.Future[None] = loop.create_future()
 
@@ -289,12 +289,12 @@ class Connection(asyncio.Protocol):
         self,
         head: bytes,
         rest: AsyncGenerator[bytes, None] | None,
-        silence: float,
+        read_timeout: float,
         stream: BodyStream | None = None,
     ) -> RawResponse:
         """Send the request, and read the whole response, which may come before the request is sent whole.
 
-        The body of a success goes into `stream`, if there is one. A slow consumer is allowed `silence`
+        The body of a success goes into `stream`, if there is one. A slow consumer is allowed `read_timeout`
         seconds.
 
         Raises:
@@ -308,8 +308,8 @@ class Connection(asyncio.Protocol):
         self._reader.begin(stream)
         if stream is not None:
             stream.attach(self._transport)
-        self._silence = silence
-        self._latest = _NEVER
+        self._read_timeout = read_timeout
+        self._latest = _NO_DEADLINE
         self._extend()
         self._transport.write(head)
         self._is_sent = rest is None
@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
         try:
             response = await answer
             if self._reader.reusable and self._is_sent:
-                self._silence = _IDLE_SECONDS
+                self._read_timeout = _IDLE_SECONDS
                 self._extend()
             else:
                 self.abort()
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
 
     def _extend(self) -> None:
         """Restart the silence time-out after progress."""
-        deadline = self._deadline = min(self._loop.time() + self._silence, self._latest)
+        deadline = self._deadline = min(self._loop.time() + self._read_timeout, self._latest)
         if deadline < self._wakes:
             self._wake_at(deadline)
 
@@ -389,7 +389,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(moment, self._look)
 
     def _look(self) -> None:
-        self._wakes = _NEVER
+        self._wakes = _NO_DEADLINE
         if self._loop.time() < self._deadline:
             self._wake_at(self._deadline)
         elif self._answer is None:
@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
         elif self._deadline == self._latest:
             self._fail(EngineTimeout(f"Its answer had not arrived whole after {ANSWER_SECONDS:g} s."))
         else:
-            self._fail(EngineTimeout(f"It said nothing for {self._silence:g} s."))
+            self._fail(EngineTimeout(f"It said nothing for {self._read_timeout:g} s."))
 
     # --- what the event loop calls ----------------------------------------------------------------
 

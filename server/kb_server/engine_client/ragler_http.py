@@ -51,10 +51,10 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 class HttpRagler:
     """A `Ragler` over HTTP, or over `exchange`.
 
-    `url` is the backend's base, `api_key` its bearer key (empty: no key is sent), `silence` the time without
-    a byte after which a call fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`. The first
-    call connects. `ensure_reach` raises EngineFault if the backend is not known to enforce access scopes;
-    without it callers with a restricted scope are refused.
+    `url` is the backend's base, `api_key` its bearer key (empty: no key is sent), `read_timeout` the time
+    without a byte after which a call fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`.
+    The first call connects. `ensure_reach` raises EngineFault if the backend is not known to enforce access
+    scopes; without it callers with a restricted scope are refused.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HttpRagler:
         url: str,
         api_key: Key = "",
         *,
-        silence: float = 30.0,
+        read_timeout: float = 30.0,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
         ensure_reach: Callable[[], Awaitable[None]] | None = None,
@@ -72,7 +72,7 @@ class HttpRagler:
         self._http = HttpTransport(url, clock=clock, jitter=jitter, exchange=exchange, tls=tls)
         self._ensure_reach = ensure_reach or refuse_narrowed
         self._find_key = key_finder(api_key)
-        self._silence = silence
+        self._read_timeout = read_timeout
 
     async def close(self) -> None:
         """Close the pool."""
@@ -95,7 +95,7 @@ class HttpRagler:
 
     async def reachable(self) -> bool:
         """Call `GET /readyz`, once and within three seconds; a backend without this path counts as ready."""
-        request = self._request(GET_READINESS, silence=min(self._silence, HEALTH_SECONDS))
+        request = self._request(GET_READINESS, read_timeout=min(self._read_timeout, HEALTH_SECONDS))
         try:
             response = await self._http.send_once(request, lambda response: response)
         except EngineFault:
@@ -103,12 +103,12 @@ class HttpRagler:
         return response.status < 500
 
     def _request(
-        self, operation: AnyOperation, *, silence: float | None = None, **content: Any
+        self, operation: AnyOperation, *, read_timeout: float | None = None, **content: Any
     ) -> EngineRequest:
         headers = {USER_ID: USER, USER_ROLE: SERVICE, **narrowing(GRANT.get())}
-        silence = self._silence if silence is None else silence
+        read_timeout = self._read_timeout if read_timeout is None else read_timeout
         key = self._find_key()
-        return build_request(self._http.base, operation, key, headers, silence=silence, **content)
+        return build_request(self._http.base, operation, key, headers, read_timeout=read_timeout, **content)
 
     async def _ask(self, request: EngineRequest, model: type[S], collection_id: str | None = None) -> S:
         await self._ensure_reach()

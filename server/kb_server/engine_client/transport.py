@@ -42,13 +42,13 @@ class EngineRequest:
     """One request, built once and sent as often as needed.
 
     Repeating is safe: it changes nothing or carries an idempotency key. `lines` is its head, made from
-    `path`, `query` and `headers`; `headers` omits the headers common to all requests. `silence` is the
+    `path`, `query` and `headers`; `headers` omits the headers common to all requests. `read_timeout` is the
     time-out for a silent response, in seconds.
     """
 
     operation: AnyOperation
     lines: bytes = field(repr=False)  # contains the key
-    silence: float
+    read_timeout: float
     json: bytes = b""
     file: MultipartFile | None = None
     path: Mapping[str, str] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class Pool:
             OSError: the request's own file cannot be read.
         """
         if self._places.locked():
-            await self._wait_for_place(request.silence)
+            await self._wait_for_place(request.read_timeout)
         else:
             await self._places.acquire()
         try:
@@ -215,27 +215,31 @@ class Pool:
                     if kept.has_received or self._is_closed:
                         raise
                 self._lost()
-            return await self._over(await self._connect(request.silence), request)
+            return await self._over(await self._connect(request.read_timeout), request)
         finally:
             self._places.release()
 
     async def _over(self, connection: Connection, request: EngineRequest) -> RawResponse:
         request.has_left = True
-        response = await connection.exchange(request.head, request.rest(), request.silence, request.stream)
+        response = await connection.exchange(
+            request.head, request.rest(), request.read_timeout, request.stream
+        )
         if connection.is_open:
             self._idle[connection] = None
         return response
 
-    async def _wait_for_place(self, silence: float) -> None:
+    async def _wait_for_place(self, read_timeout: float) -> None:
         try:
-            async with asyncio.timeout(silence):
+            async with asyncio.timeout(read_timeout):
                 await self._places.acquire()
         except TimeoutError:
-            raise EngineTimeout(f"All {_CONNECTIONS} connections waited for it for {silence:g} s.") from None
+            raise EngineTimeout(
+                f"All {_CONNECTIONS} connections waited for it for {read_timeout:g} s."
+            ) from None
 
-    async def _connect(self, silence: float) -> Connection:
+    async def _connect(self, read_timeout: float) -> Connection:
         loop, base = asyncio.get_running_loop(), self._base
-        seconds = min(CONNECT_SECONDS, silence)
+        seconds = min(CONNECT_SECONDS, read_timeout)
         secure = base.scheme == "https"
         if secure and self._tls is None:
             self._tls = ssl.create_default_context()

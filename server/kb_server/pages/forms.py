@@ -31,7 +31,7 @@ _FIELD_BYTES = 5 * MAX_NOTE_CHARS
 """Maximum size of all fields together, in bytes: a note of up to four bytes a character, and more."""
 _SMALL_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
-_SILENCE_SECONDS = BodyLimits().silence
+_SILENCE_SECONDS = BodyLimits().read_timeout
 
 _BROKEN = (
     ValueError,

@@ -152,16 +152,16 @@ def serving(
 async def _serving(
     settings: ServerSettings, clock: WaitlessClock, offered: Sequence[str], seed: int
 ) -> AsyncIterator[str]:
-    silence, time = settings.request_timeout_ms / 1000, clock.clock()
+    read_timeout, time = settings.request_timeout_ms / 1000, clock.clock()
 
     def jitter() -> Callable[[], float]:
         return random.Random(seed).random  # noqa: S311  # chance that repeats, not a secret
 
     engine = HttpEngine(
-        settings.engine_url, settings.engine_api_key, silence=silence, clock=time, jitter=jitter()
+        settings.engine_url, settings.engine_api_key, read_timeout=read_timeout, clock=time, jitter=jitter()
     )
     ragler = HttpRagler(
-        settings.ragler_api_url, ragler_key(settings), silence=silence, clock=time, jitter=jitter()
+        settings.ragler_api_url, ragler_key(settings), read_timeout=read_timeout, clock=time, jitter=jitter()
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     try:

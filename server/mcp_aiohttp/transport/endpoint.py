@@ -300,7 +300,7 @@ class Channel:
         self._writing = asyncio.Lock()
         self._ended = False
         self._keep_alive = keep_alive
-        self._silence: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         # An unprompted stream is for clients that name the type; curl's `*/*` keeps its plain JSON.
         self._timer = (
             asyncio.get_running_loop().call_later(keep_alive, self._break_silence) if by_name else None
@@ -324,8 +324,8 @@ class Channel:
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._silence is not None:
-            self._silence.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         if self._writing.locked():
             async with self._writing:
                 return
@@ -354,7 +354,7 @@ class Channel:
             hang_up(self._http.transport)
 
     def _break_silence(self) -> None:
-        self._silence = asyncio.get_running_loop().create_task(self._keep_talking())
+        self._heartbeat = asyncio.get_running_loop().create_task(self._keep_talking())
 
     async def _keep_talking(self) -> None:
         while not self._ended:
@@ -468,13 +468,13 @@ async def _read_body(request: web.Request, limits: BodyLimits) -> bytes:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limits.total
     try:
-        async with asyncio.timeout(limits.silence) as patience:
+        async with asyncio.timeout(limits.read_timeout) as patience:
             async for piece in request.content.iter_any():
                 length += len(piece)
                 if length > limits.max_bytes:
                     raise _too_large(limits)
                 pieces.append(piece)
-                patience.reschedule(min(loop.time() + limits.silence, deadline))
+                patience.reschedule(min(loop.time() + limits.read_timeout, deadline))
     except TimeoutError:
         raise _broken(408, BODY_TIMEOUT, "body_timeout", "The body of the message stopped coming.") from None
     except web.RequestPayloadError:

@@ -9,10 +9,10 @@ Words are cut and stemmed by SQLite's tokenizer, like the engine's. In scripts w
 is found inside a sentence.
 
 Keyword scores are BM25, with a low weight for stop words and a positive weight even in a base of one chunk.
-The reach of a query is the BM25 score of a passage of average length with all its words; BM25 divided by the
-reach is comparable between queries and bases. The stand-in for embeddings is the cosine between hashed bags
-of words: like an embedding it depends on the two texts alone. It is 1 for texts with the same words, falls
-with fewer shared words, and knows no synonyms.
+The total weight of a query is the BM25 score of a passage of average length with all its words; BM25 divided
+by the total weight is comparable between queries and bases. The stand-in for embeddings is the cosine between
+hashed bags of words: like an embedding it depends on the two texts alone. It is 1 for texts with the same
+words, falls with fewer shared words, and knows no synonyms.
 """
 
 from __future__ import annotations
@@ -273,10 +273,10 @@ class Index:
                 total[chunk_id] += score
         return total
 
-    def reach(self, query: str) -> float:
+    def total_weight(self, query: str) -> float:
         """The BM25 of a passage of average length with each word once; 0 for a query without words.
 
-        A query of stop words alone has at least the reach of one unknown word, so that no chunk covers it.
+        A query of stop words alone has at least the weight of one unknown word, so that no chunk covers it.
         """
         words = words_of_query(query)
         least = math.log((len(self._entries) + _BACKGROUND + 1) / 0.5) if words else 0.0

@@ -4,8 +4,8 @@
     score = bm25 / (bm25 + saturation)                                       fts
     score = cosine                                                           vector
 
-The saturation is proportional to the reach of the query, so that scores are comparable between queries and
-between bases. A query without words is answered by cosine alone. If a search asks for `ranking`, the best
+The saturation is proportional to the total weight of the query, so that scores are comparable between queries
+and between bases. A query without words is answered by cosine alone. If a search asks for `ranking`, the best
 hits are then put into their final order (`kb_contracts.semantics.ranking`).
 """
 
@@ -44,7 +44,7 @@ from kb_simulator.engine.stored import Stored
 WEIGHT = 0.5
 _WEIGHTS: Mapping[m.Mode, float] = {"fts": 0.0, "vector": 1.0, "hybrid": WEIGHT}
 SATURATION = 0.5
-"""BM25 score at which keywords score a half, as a fraction of the query's reach."""
+"""BM25 score at which keywords score a half, as a fraction of the query's total weight."""
 FLOOR = 0.25
 """If all scores are lower, the answer says that nothing matches well."""
 SIMILAR_FLOOR = 0.6
@@ -87,7 +87,7 @@ def _search(
         }
     bm25 = None if mode == "vector" else documents.index.keyword_scores(query.text)
     cosines = None if mode == "fts" else documents.index.cosines(query.text)
-    weight, saturation = _formula(mode, documents.index.reach(query.text))
+    weight, saturation = _formula(mode, documents.index.total_weight(query.text))
     scores = _mixed(bm25, cosines, weight, saturation)
     if allowed is not None:
         scores = {key: score for key, score in scores.items() if owners[key][0] in allowed}
@@ -184,9 +184,9 @@ def _page(
     return answer
 
 
-def _formula(mode: m.Mode, reach: float) -> tuple[float, float]:
+def _formula(mode: m.Mode, total_weight: float) -> tuple[float, float]:
     """The weight of the cosine, and the saturation."""
-    return (1.0, 1.0) if mode == "vector" or not reach else (_WEIGHTS[mode], SATURATION * reach)
+    return (1.0, 1.0) if mode == "vector" or not total_weight else (_WEIGHTS[mode], SATURATION * total_weight)
 
 
 def _mixed(bm25: Scores | None, cosines: Scores | None, weight: float, saturation: float) -> Scores:

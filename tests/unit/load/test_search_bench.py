@@ -106,7 +106,7 @@ def test_the_exact_answer_is_that_of_the_formula_over_the_texts(
             bm25 += rarity * counts[term] * 2.2 / (counts[term] + norm)
         meaning = max(0.0, float(vector @ question.vector))
         scores[number] = SCORING.weight * meaning + (1 - SCORING.weight) * bm25 / (
-            bm25 + SCORING.saturation * weights.reach
+            bm25 + SCORING.saturation * weights.total_weight
         )
     due = sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
     answer = corpus.answers()["hybrid", filtered][0]

@@ -323,7 +323,7 @@ def test_an_explanation_adds_up(quarry: Base) -> None:
     for result in search(quarry.state.documents, request, quarry.state.now()).results:
         why = result.explain
         assert why is not None
-        reach = quarry.state.documents.index.reach("granite river")
+        reach = quarry.state.documents.index.total_weight("granite river")
         assert (why.weight, why.saturation) == (WEIGHT, SATURATION * reach)
         words = (why.bm25 or 0) / ((why.bm25 or 0) + why.saturation)
         assert result.score == pytest.approx(WEIGHT * (why.cosine or 0) + (1 - WEIGHT) * words, abs=1e-6)

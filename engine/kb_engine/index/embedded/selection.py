@@ -71,7 +71,7 @@ class WordScores:
     """
 
     bm25: Sequence[Floats32]
-    reach: float
+    total_weight: float
 
 
 class Lookup:
@@ -179,7 +179,8 @@ def _word_scores(
     texts = list(dict.fromkeys(chain.from_iterable(words)))
     terms = Terms(texts)
     known = _statistics(state, terms, counted)
-    weights, reach = weigh_words(words, dict(zip(texts, known.counts.tolist(), strict=True)), known.size)
+    counts = dict(zip(texts, known.counts.tolist(), strict=True))
+    weights, total_weight = weigh_words(words, counts, known.size)
     of_terms = [weights[text] for text in texts]
     average = known.average
     found = []
@@ -193,7 +194,7 @@ def _word_scores(
             part.block.words.add_scores(terms, of_terms, average, of_chosen, chosen)
             scores[chosen] = of_chosen
         found.append(scores)
-    return WordScores(found, reach)
+    return WordScores(found, total_weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,7 +335,7 @@ class _Search:
         self._segments = segments
         self._vector = vector
         self._bm25 = None if words is None else words.bm25
-        self._reach = 0.0 if words is None else words.reach
+        self._total_weight = 0.0 if words is None else words.total_weight
         self._query = query
         self._originals = originals
         self._threshold = query.min_score
@@ -391,11 +392,11 @@ class _Search:
             len(each.chunk_ids) if each.allowed is None else int(np.count_nonzero(each.allowed))
             for each in self._segments
         )
-        return Candidates(best, self._total, self._reach, size, total_exact=total_exact)
+        return Candidates(best, self._total, self._total_weight, size, total_exact=total_exact)
 
     def _wording(self, bm25: Floats32) -> Floats32:
         """The words' part of the scores."""
-        wording = bm25 / (bm25 + np.float32(self._query.scoring.saturation * self._reach))
+        wording = bm25 / (bm25 + np.float32(self._query.scoring.saturation * self._total_weight))
         if self._vector is not None:
             wording *= np.float32(1.0 - self._query.scoring.weight)
         return wording
@@ -518,7 +519,7 @@ class _Search:
             None if self._vector is None else cosines,
             None if self._bm25 is None else bm25,
             self._query.scoring,
-            self._reach,
+            self._total_weight,
         )
         return _Scored(ids, cosines, bm25, scores)
 

@@ -33,7 +33,7 @@ _WORDING = "bm25 / (bm25 + ?::float8)"
 async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
     """Return the best chunks by these terms and by the vector."""
     if query.mode == "fts" and not terms.terms:
-        return Candidates((), 0, terms.reach)
+        return Candidates((), 0, terms.total_weight)
     sql, values = _statement(state, query, terms)
     found = await rows(db, sql, values)
     best = [
@@ -42,7 +42,7 @@ async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Ca
         if chunk_id is not None
     ]
     lost = [] if query.mode == "fts" else await _lost(db, state, query, found[0][-1])
-    return Candidates(best, found[0][0], terms.reach, state.extent.left, lost=lost)
+    return Candidates(best, found[0][0], terms.total_weight, state.extent.left, lost=lost)
 
 
 async def score_few(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
@@ -84,7 +84,7 @@ async def score_some(
         sql = f"{_BM25} WHERE p.chunk_id = ANY (?::bigint[]) GROUP BY p.chunk_id"
         held = dict(await rows(db, sql, (state.average, terms.terms, terms.weights, chunk_ids)))
         bm25 = np.array([held.get(chunk_id, 0.0) for chunk_id in chunk_ids], np.float64)
-    return replace(select(np.array(chunk_ids, np.int64), cosines, bm25, query, terms.reach), lost=lost)
+    return replace(select(np.array(chunk_ids, np.int64), cosines, bm25, query, terms.total_weight), lost=lost)
 
 
 async def any_holds(db: Db, state: State, query: IndexQuery, terms: Sequence[str]) -> bool:
@@ -101,7 +101,7 @@ def _statement(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list
     """Build the statement for total and best chunks: columns total, chunk_id, cosine, bm25, scored."""
     scoring = query.scoring
     parts, values = _parts(state, query, terms)
-    score, weights = _formula(query.mode, scoring, terms.reach)
+    score, weights = _formula(query.mode, scoring, terms.total_weight)
     near = "false" if query.mode == "fts" else "cosine >= ?::float8"
     floor = [] if query.mode == "fts" else [scoring.cosine_floor]
     answering = "AND matches" if query.mode == "fts" else ""
@@ -144,8 +144,8 @@ def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any
     return sql, [*vector, *chosen, *values]
 
 
-def _formula(mode: m.Mode, scoring: Scoring, reach: float) -> tuple[str, list[Any]]:
-    saturation = scoring.saturation * reach
+def _formula(mode: m.Mode, scoring: Scoring, total_weight: float) -> tuple[str, list[Any]]:
+    saturation = scoring.saturation * total_weight
     if mode == "fts":
         return _WORDING, [saturation]
     if mode == "vector":

@@ -64,8 +64,8 @@ async def find_candidates(
     while rest and not few and not await any_holds(db, state, query, [term for term, _ in sought]):
         sought, rest = affordable(rest, extent)
     sought = await words.exactly(db, sought, extent)
-    weights, reach = weigh_words(found, dict(known) | dict(sought), extent.size)
-    first, others = weighed(sought, weights, reach), weighed(rest, weights, reach)
+    weights, total_weight = weigh_words(found, dict(known) | dict(sought), extent.size)
+    first, others = weighed(sought, weights, total_weight), weighed(rest, weights, total_weight)
     if few:
         return await score_few(db, state, query, first + others)
     by_index = query.mode != "fts" and state.indexed and extent.left**2 >= exact_below * extent.whole
@@ -110,5 +110,5 @@ def _settled(
         bm25 = (bm25 or 0.0) + (K1 + 1) * sum(rest.weights)
     if len(best.best) < query.top:
         return False
-    worst = scores_of(best.best[query.top - 1 : query.top], query.scoring, rest.reach)
-    return worst >= scores_of([Candidate(0, cosine, bm25)], query.scoring, rest.reach)
+    worst = scores_of(best.best[query.top - 1 : query.top], query.scoring, rest.total_weight)
+    return worst >= scores_of([Candidate(0, cosine, bm25)], query.scoring, rest.total_weight)

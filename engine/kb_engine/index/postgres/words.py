@@ -45,17 +45,17 @@ class Terms:
 
     terms: Sequence[str] = ()
     weights: Sequence[float] = ()
-    reach: float = 0.0
+    total_weight: float = 0.0
 
     def __add__(self, others: Terms) -> Terms:
         """Return these and further terms of the same query."""
-        return Terms([*self.terms, *others.terms], [*self.weights, *others.weights], self.reach)
+        return Terms([*self.terms, *others.terms], [*self.weights, *others.weights], self.total_weight)
 
 
-def weighed(known: Sequence[Known], weights: Mapping[str, float], reach: float) -> Terms:
+def weighed(known: Sequence[Known], weights: Mapping[str, float], total_weight: float) -> Terms:
     """Return these terms of a query with their weights."""
     terms = [term for term, _ in known]
-    return Terms(terms, [weights[term] for term in terms], reach)
+    return Terms(terms, [weights[term] for term in terms], total_weight)
 
 
 class Counts:

@@ -67,7 +67,7 @@ class Question:
 
     query: IndexQuery
     weights: dict[int, float]
-    reach: float
+    total_weight: float
     conditions: list[q.Condition]
     average: float
 
@@ -110,7 +110,7 @@ class Searcher:
         statistics = await self._statistics_of(mark, query.selection.reach)
         question = await self._question(query, statistics)
         if question.by_words and not question.by_meaning and not question.weights:
-            return Candidates((), 0, question.reach, generation=mark.generation)
+            return Candidates((), 0, question.total_weight, generation=mark.generation)
         compares_all = await self._compares_all(question, statistics)
         depth = max(FIRST_DEPTH, query.top)
         while True:
@@ -163,14 +163,14 @@ class Searcher:
         )
         statistics.counts.update(zip(unknown, counts, strict=True))
         counted = {term: statistics.counts[number] for term, number in numbers.items()}
-        of_terms, reach = weigh_words(words, counted, statistics.chunks)
+        of_terms, total_weight = weigh_words(words, counted, statistics.chunks)
         weights: dict[int, float] = {}
         for term, weight in of_terms.items():
             if counted[term]:
                 weights[numbers[term]] = weights.get(numbers[term], 0.0) + weight
         if not words and query.mode == "hybrid":
             query = replace(query, mode="vector")
-        return Question(query, weights, reach, conditions, statistics.average)
+        return Question(query, weights, total_weight, conditions, statistics.average)
 
     async def _compares_all(self, question: Question, statistics: Statistics) -> bool:
         """True if the filtered vectors are few enough for an exhaustive comparison."""
@@ -280,14 +280,14 @@ def _ranked(question: Question, seen: Seen) -> Candidates:
     ids = sorted(seen.cosines if question.by_meaning else seen.bm25)
     cosines = np.array([seen.cosines[one] for one in ids]) if question.by_meaning else None
     bm25 = np.array([seen.bm25.get(one, 0.0) for one in ids]) if question.by_words else None
-    return select(np.array(ids, np.int64), cosines, bm25, question.query, question.reach)
+    return select(np.array(ids, np.int64), cosines, bm25, question.query, question.total_weight)
 
 
 def _best_unseen(question: Question, seen: Seen) -> float:
     """Return the highest possible score of an unseen chunk."""
     cosine: Floats | None = np.array([seen.most_cosine]) if question.by_meaning else None
     bm25: Floats | None = np.array([seen.most_bm25]) if question.by_words else None
-    return float(fuse(cosine, bm25, question.query.scoring, question.reach)[0])
+    return float(fuse(cosine, bm25, question.query.scoring, question.total_weight)[0])
 
 
 def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
@@ -299,5 +299,5 @@ def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
         return True
     if len(found.best) < question.query.top:
         return False
-    (worst,) = scores_of(found.best[-1:], question.query.scoring, question.reach)
+    (worst,) = scores_of(found.best[-1:], question.query.scoring, question.total_weight)
     return unseen < worst

@@ -23,7 +23,7 @@ from kb_contracts.semantics.jobs import (
     target,
 )
 from kb_contracts.semantics.sources import source_scope
-from kb_engine.store.port import KeptJob, LeasedJob, NewJob
+from kb_engine.store.port import FailedJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS
 from kb_engine.store.repository.transaction import (
@@ -124,7 +124,7 @@ async def cancel(write: Write, job_id: str) -> m.Job:
 async def cancel_all(write: Write) -> int:
     """Cancel all accepted jobs, drop the bytes of failed ones, and return the number of cancelled jobs."""
     write.notify("cleared")
-    await let_go(write, [one.id for one in await kept(write)])
+    await let_go(write, [one.id for one in await failed(write)])
     return await _end(write, Event.CANCEL, "true", ())
 
 
@@ -278,10 +278,10 @@ async def retry(write: Write, job_id: str) -> m.Job:
     return await find(write, job_id)
 
 
-async def kept(read: Read) -> list[KeptJob]:
+async def failed(read: Read) -> list[FailedJob]:
     """Return the failed jobs with kept bytes, the oldest failure first."""
     sql = "SELECT id, spool, size_bytes, finished_at FROM jobs WHERE retryable ORDER BY finished_at, seq"
-    return [KeptJob(*found) for found in await read.rows(sql)]
+    return [FailedJob(*found) for found in await read.rows(sql)]
 
 
 async def let_go(write: Write, job_ids: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ async def base(place: Place, server: FarServer) -> AsyncIterator[Base]:
 
 async def refusal(base: Base, monkeypatch: pytest.MonkeyPatch) -> str:
     with monkeypatch.context() as impatient:
-        impatient.setattr(store, "PATIENCE_SECONDS", 0.05)
+        impatient.setattr(store, "MAX_INDEX_WAIT_SECONDS", 0.05)
         with pytest.raises(EngineError) as caught:
             await base.find("apple")
     assert caught.value.code == "not_ready"

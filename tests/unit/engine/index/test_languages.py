@@ -90,7 +90,7 @@ def test_the_forms_of_a_word_weigh_as_one_word() -> None:
     assert weights == dict(
         zip(("hauser", "haus", "appl"), (together.of_terms[0], *together.of_terms), strict=True)
     )
-    assert reach == together.reach
+    assert reach == together.total_weight
 
 
 @pytest.mark.parametrize("language", [*TEXTS, None])

@@ -14,7 +14,7 @@ def test_a_weight_is_bm25s_over_a_base_that_is_larger() -> None:
     size = 9 + BACKGROUND
     expected = [math.log1p((size - count + 0.5) / (count + 0.5)) for count in (0, 1, 9)]
     assert weights.of_terms == pytest.approx(expected)
-    assert weights.reach == pytest.approx(sum(expected))
+    assert weights.total_weight == pytest.approx(sum(expected))
 
 
 @pytest.mark.parametrize("size", [1, 40, 10_000, 10_000_000])
@@ -33,12 +33,12 @@ def test_a_query_of_function_words_alone_is_covered_by_nothing() -> None:
     """Its words together weigh less than one unknown word."""
     terms = Analyser().terms_of("what is it about")
     weights = weigh(terms, [1, 1, 1, 1], 1)
-    assert weights.reach == pytest.approx(math.log((2 + BACKGROUND) / 0.5))
-    assert sum(weights.of_terms) < weights.reach / 3
+    assert weights.total_weight == pytest.approx(math.log((2 + BACKGROUND) / 0.5))
+    assert sum(weights.of_terms) < weights.total_weight / 3
 
 
 def test_a_query_without_a_word_has_no_reach() -> None:
-    assert (weigh([], [], 5).of_terms, weigh([], [], 5).reach) == ([], 0.0)
+    assert (weigh([], [], 5).of_terms, weigh([], [], 5).total_weight) == ([], 0.0)
 
 
 def test_a_count_that_is_only_about_right_takes_nothing_below_zero() -> None:

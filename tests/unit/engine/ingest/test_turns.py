@@ -84,7 +84,7 @@ def test_nothing_is_kept_of_callers_that_have_gone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_hand", "places", "refused"),
+    ("in_hand", "lane_slots", "refused"),
     [
         ([], 3, set()),
         (["ann"], 3, set()),
@@ -95,8 +95,10 @@ def test_nothing_is_kept_of_callers_that_have_gone() -> None:
         ([], 1, set()),
     ],
 )
-def test_one_caller_leaves_a_place_to_the_others(in_hand: list[str], places: int, refused: set[str]) -> None:
-    assert greedy(in_hand, places) == refused
+def test_one_caller_leaves_a_place_to_the_others(
+    in_hand: list[str], lane_slots: int, refused: set[str]
+) -> None:
+    assert greedy(in_hand, lane_slots) == refused
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.ingest import workers
-from kb_engine.ingest.workers import JobEnds
+from kb_engine.ingest.workers import JobWaiters
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, sources, state, updates
 from kb_engine.store.sqlite.store import SqliteStore
@@ -350,52 +350,52 @@ class Reads:
 
 async def test_an_ended_job_is_answered_at_once() -> None:
     """No announcement is needed."""
-    assert (await JobEnds().wait("j", 30, Reads("failed"))).status == "failed"
+    assert (await JobWaiters().wait("j", 30, Reads("failed"))).status == "failed"
 
 
 async def test_the_end_of_the_job_wakes_who_waits() -> None:
-    ends, first, second = JobEnds(), Reads("running", "completed"), Reads("queued", "completed")
+    waiters, first, second = JobWaiters(), Reads("running", "completed"), Reads("queued", "completed")
     async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(ends.wait("j", 30, reads)) for reads in (first, second)]
+        tasks = [group.create_task(waiters.wait("j", 30, reads)) for reads in (first, second)]
         await first.asked.wait()
         await second.asked.wait()
-        ends.announce("another")
-        ends.announce("j")
+        waiters.announce("another")
+        waiters.announce("j")
     assert [task.result().status for task in tasks] == ["completed", "completed"]
 
 
 async def test_an_end_between_reading_and_waiting_is_not_missed() -> None:
-    ends = JobEnds()
+    waiters = JobWaiters()
     states: Iterator[m.JobStatus] = iter(("running", "completed"))
 
     async def read(job_id: str) -> m.Job:
-        ends.announce(job_id)
+        waiters.announce(job_id)
         return job_with(status=next(states))
 
     async with asyncio.timeout(ANSWER_SECONDS):
-        assert (await ends.wait("j", 30, read)).status == "completed"
+        assert (await waiters.wait("j", 30, read)).status == "completed"
 
 
 async def test_time_runs_out() -> None:
-    assert (await JobEnds().wait("j", 0.01, Reads("running"))).status == "running"
+    assert (await JobWaiters().wait("j", 0.01, Reads("running"))).status == "running"
 
 
 async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
-    ends, reads = JobEnds(), Reads("running")
+    waiters, reads = JobWaiters(), Reads("running")
     async with asyncio.timeout(ANSWER_SECONDS):
-        waiting = asyncio.create_task(ends.wait("j", 30, reads))
+        waiting = asyncio.create_task(waiters.wait("j", 30, reads))
         await reads.asked.wait()
-        ends.close()
+        waiters.close()
         assert (await waiting).status == "running"
-        assert (await ends.wait("j", 30, reads)).status == "running"
+        assert (await waiters.wait("j", 30, reads)).status == "running"
 
 
 async def test_who_goes_away_is_forgotten() -> None:
     """A cancelled poll leaves nothing behind."""
-    ends, reads = JobEnds(), Reads("running")
-    waiting = asyncio.create_task(ends.wait("j", 30, reads))
+    waiters, reads = JobWaiters(), Reads("running")
+    waiting = asyncio.create_task(waiters.wait("j", 30, reads))
     await reads.asked.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert ends._waiting == {}
+    assert waiters._waiting == {}

@@ -271,13 +271,13 @@ async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
     for job in (note, file):
         await failed(base, job)
         base.clock.move(seconds=1)
-    assert [(one.id, one.spool, one.size_bytes) for one in await base.store.read(jobs.kept)] == [
+    assert [(one.id, one.spool, one.size_bytes) for one in await base.store.read(jobs.failed)] == [
         (note.id, None, 1),
         (file.id, file.spool, 2),
     ]
     assert await base.store.read(jobs.spooled) == {file.spool}
     await base.store.write(jobs.let_go, [note.id, file.id])
-    assert (await base.store.read(jobs.kept), await base.store.read(jobs.spooled)) == ([], set())
+    assert (await base.store.read(jobs.failed), await base.store.read(jobs.spooled)) == ([], set())
     assert await base.count("job_texts") == 0
     with pytest.raises(EngineError, match="no longer kept") as refused:
         await base.store.once(None, jobs.retry, file.id)

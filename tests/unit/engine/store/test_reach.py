@@ -62,7 +62,7 @@ UNBOUNDED = {
     "jobs.complete": "the workers'",
     "jobs.fail": "the workers'",
     "jobs.retry": "`find` has the last word",
-    "jobs.kept": "the engine's own care of what failed",
+    "jobs.failed": "the engine's own care of what failed",
     "jobs.let_go": "the engine's own care of what failed",
     "jobs.release": "the workers'",
     "jobs.hand_back": "the workers'",

@@ -107,8 +107,8 @@ async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: Si
 
 def test_a_response_may_be_held_back_for_two_thirds_of_the_silence() -> None:
     """Without an event loop: the session is opened at the first call."""
-    for silence, longest in ((30, 20), (3, 2)):
-        assert HttpEngine("http://engine:8000", silence=silence).longest_wait == longest
+    for read_timeout, longest in ((30, 20), (3, 2)):
+        assert HttpEngine("http://engine:8000", read_timeout=read_timeout).longest_wait == longest
 
 
 async def test_without_a_key_none_is_sent() -> None:
@@ -186,7 +186,7 @@ class TestVersionCheck:
 
     async def test_callers_that_begin_together_share_the_outcome(self, engine: SimulatedEngine) -> None:
         engine.arm("hang", "getStatus")
-        client = HttpEngine(engine.url, "secret", silence=SILENCE)
+        client = HttpEngine(engine.url, "secret", read_timeout=SILENCE)
         outcomes = await asyncio.gather(
             *(client.call(LIST_JOBS, query=JobsQuery()) for _ in range(4)), return_exceptions=True
         )
@@ -199,7 +199,7 @@ class TestVersionCheck:
     ) -> None:
         advance = advance_loop(monkeypatch)
         engine.arm("hang", "getStatus")
-        client = HttpEngine(engine.url, "secret", silence=ANSWER_SECONDS)
+        client = HttpEngine(engine.url, "secret", read_timeout=ANSWER_SECONDS)
         leaving, staying = (asyncio.create_task(client.call(LIST_JOBS, query=JobsQuery())) for _ in range(2))
         await eventually_async(lambda: engine.journal.requests("getStatus"), what="the question")
         leaving.cancel()

@@ -111,7 +111,7 @@ class TestRetries:
     @pytest.mark.parametrize(
         "fault",
         [
-            EngineTimeout("silence"),
+            EngineTimeout("read_timeout"),
             EngineFailed("500"),
             EngineUnauthorized("no"),
             EngineBadAnswer("html"),

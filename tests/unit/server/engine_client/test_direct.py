@@ -332,7 +332,7 @@ async def test_a_caller_that_leaves_stops_nothing_that_has_begun() -> None:
 
 async def test_silence_is_a_timeout() -> None:
     slow = Slow()
-    async with before(slow, silence=SILENCE) as (client, _):
+    async with before(slow, read_timeout=SILENCE) as (client, _):
         with pytest.raises(EngineTimeout, match=r"It said nothing for 0\.05 s\."):
             await client.call(GET_STATUS)
     assert slow.ended == ["getStatus"]
@@ -352,7 +352,7 @@ async def test_an_upload_may_take_longer_than_the_silence_while_it_moves(
 
     async with running(EngineSettings(home=tmp_path, port=0, embedder="hash")) as (url, app):
         client = HttpEngine(
-            url, policy=ONCE, exchange=DirectExchange(app[CALLS], url), silence=ANSWER_SECONDS
+            url, policy=ONCE, exchange=DirectExchange(app[CALLS], url), read_timeout=ANSWER_SECONDS
         )
         assert (await client.send_file(FileSource("a.txt", 3, drips), m.FileFields())).status == "queued"
 

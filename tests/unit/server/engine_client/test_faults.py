@@ -65,10 +65,14 @@ async def misbehaving(behave: Behaviour) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def engine_at(
-    url: str, *, attempts: int = 2, silence: float = ANSWER_SECONDS
+    url: str, *, attempts: int = 2, read_timeout: float = ANSWER_SECONDS
 ) -> AsyncIterator[HttpEngine]:
     engine = HttpEngine(
-        url, "key", silence=silence, policy=RetryPolicy(attempts=attempts), clock=JumpingClock().clock()
+        url,
+        "key",
+        read_timeout=read_timeout,
+        policy=RetryPolicy(attempts=attempts),
+        clock=JumpingClock().clock(),
     )
     try:
         yield engine
@@ -248,7 +252,7 @@ async def test_an_upload_may_take_longer_than_the_silence_while_it_moves() -> No
         writer.write(response(b"500 Enough"))
         await writer.drain()
 
-    async with misbehaving(after_the_version(accepts)) as url, engine_at(url, silence=ALLOWED) as engine:
+    async with misbehaving(after_the_version(accepts)) as url, engine_at(url, read_timeout=ALLOWED) as engine:
         with pytest.raises(EngineFailed):
             await engine.send_file(FileSource("a.bin", 6, drips), m.FileFields())
 
@@ -265,7 +269,10 @@ async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> 
             Time.advance(0.75 * ALLOWED)
             await turns()
 
-    async with misbehaving(after_the_version(dripping)) as url, engine_at(url, silence=ALLOWED) as engine:
+    async with (
+        misbehaving(after_the_version(dripping)) as url,
+        engine_at(url, read_timeout=ALLOWED) as engine,
+    ):
         assert (await engine.call(LIST_JOBS, query=JobsQuery())).total == 0
 
 

@@ -60,7 +60,7 @@ async def test_what_is_not_kept_is_a_refusal(engine: HttpEngine) -> None:
 
 
 @asynccontextmanager
-async def answering(serve: Serve, silence: float = ANSWER_SECONDS) -> AsyncIterator[HttpEngine]:
+async def answering(serve: Serve, read_timeout: float = ANSWER_SECONDS) -> AsyncIterator[HttpEngine]:
     async def status(_request: web.Request) -> web.Response:
         return web.json_response({"version": "v3.0.0"})
 
@@ -68,7 +68,7 @@ async def answering(serve: Serve, silence: float = ANSWER_SECONDS) -> AsyncItera
     app.router.add_get("/api/v1/status", status)
     app.router.add_get("/api/v1/documents/1/original", serve)
     async with TestServer(app) as server:
-        client = HttpEngine(str(server.make_url("")), silence=silence)
+        client = HttpEngine(str(server.make_url("")), read_timeout=read_timeout)
         yield client
         await client.close()
 

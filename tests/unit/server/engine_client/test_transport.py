@@ -80,7 +80,7 @@ async def pool_to(
 class Question(EngineRequest):
     operation: AnyOperation = GET_STATUS
     lines: bytes = b"GET / HTTP/1.1\r\n\r\n"
-    silence: float = 5.0
+    read_timeout: float = 5.0
     blocks: Callable[[], AsyncGenerator[bytes, None]] | None = None
 
     def rest(self) -> AsyncGenerator[bytes, None] | None:
@@ -176,7 +176,7 @@ class TestReuse:
             long = asyncio.create_task(pool.exchange(Question()))
             await eventually_async(lambda: made.heads, what="the first request")
             with pytest.raises(EngineTimeout, match="All 1 connections"):
-                await pool.exchange(Question(silence=SILENCE))
+                await pool.exchange(Question(read_timeout=SILENCE))
             long.cancel()
             await asyncio.wait([long])
 
@@ -277,7 +277,7 @@ class TestBodies:
 
         async with peer(reads_not) as made, pool_to(made) as pool:
             with pytest.raises(EngineTimeout):
-                await pool.exchange(Question(blocks=counted, silence=SILENCE))
+                await pool.exchange(Question(blocks=counted, read_timeout=SILENCE))
             held.set()
         assert taken < 16
 
@@ -303,7 +303,7 @@ class TestTime:
 
         async with peer(drips) as made, pool_to(made) as pool:
             with pytest.raises(EngineTimeout, match="said nothing"):
-                await pool.exchange(Question(silence=ANSWER_SECONDS))
+                await pool.exchange(Question(read_timeout=ANSWER_SECONDS))
 
     async def test_a_body_that_drips_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         advance = advance_loop(monkeypatch)
@@ -330,9 +330,9 @@ class TestTime:
             writer.write(OK)
 
         async with peer(first_only) as made, pool_to(made) as pool:
-            await pool.exchange(Question(silence=ANSWER_SECONDS))
+            await pool.exchange(Question(read_timeout=ANSWER_SECONDS))
             with pytest.raises(EngineTimeout):
-                await pool.exchange(Question(silence=SILENCE))
+                await pool.exchange(Question(read_timeout=SILENCE))
 
     async def test_a_cancelled_exchange_closes_its_connection(self) -> None:
         async with peer(silent) as made, pool_to(made) as pool:

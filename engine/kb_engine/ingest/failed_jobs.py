@@ -18,7 +18,7 @@ from pathlib import Path
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.spool import Spool
-from kb_engine.store.port import Idempotency, KeptJob
+from kb_engine.store.port import FailedJob, Idempotency
 from kb_engine.store.repository import jobs, versions
 from kb_engine.store.repository.transaction import parse
 from kb_engine.store.store import Store
@@ -30,13 +30,13 @@ _MARGIN_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class KeptBounds:
+class FailedJobBounds:
     """Maximum age, in seconds, and maximum total size, in bytes, of failed jobs."""
 
     seconds: float
     bytes: int
 
-    def exceeded(self, kept: Sequence[KeptJob], now: datetime) -> list[KeptJob]:
+    def exceeded(self, kept: Sequence[FailedJob], now: datetime) -> list[FailedJob]:
         """Return the jobs to remove; `kept` has the oldest failure first."""
         young = [one for one in kept if now - parse(one.finished_at) <= timedelta(seconds=self.seconds)]
         left = self.bytes
@@ -49,14 +49,14 @@ class KeptBounds:
         return [one for one in kept if one.id not in stay]
 
 
-class KeptJobs:
+class FailedJobs:
     """Enforces the bounds, and queues failed jobs again."""
 
     def __init__(
         self,
         store: Store,
         spool: Spool,
-        bounds: KeptBounds,
+        bounds: FailedJobBounds,
         folder: Path,
         *,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
@@ -89,7 +89,7 @@ class KeptJobs:
         """Remove failed jobs over a bound and expired document versions; return the number of jobs."""
         await self._store.write(versions.forget_expired)
         async with self._lock:
-            over = self.bounds.exceeded(await self._store.read(jobs.kept), datetime.now(UTC))
+            over = self.bounds.exceeded(await self._store.read(jobs.failed), datetime.now(UTC))
             await self._let_go(over)
         return len(over)
 
@@ -100,7 +100,7 @@ class KeptJobs:
         if await self._store.make_room() and await self._free() >= size + _MARGIN_BYTES:
             return
         async with self._lock:
-            for one in await self._store.read(jobs.kept):
+            for one in await self._store.read(jobs.failed):
                 if await self._free() >= size + _MARGIN_BYTES:
                     return
                 await self._let_go([one])
@@ -108,7 +108,7 @@ class KeptJobs:
     async def _free(self) -> int:
         return await asyncio.to_thread(self._free_bytes, self._folder)
 
-    async def _let_go(self, failed: Sequence[KeptJob]) -> None:
+    async def _let_go(self, failed: Sequence[FailedJob]) -> None:
         if not failed:
             return
         for one in failed:

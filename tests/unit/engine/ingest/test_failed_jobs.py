@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.ingest.kept import KeptBounds, KeptJobs
-from kb_engine.store.port import Bounds, KeptJob
+from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
+from kb_engine.store.port import Bounds, FailedJob
 from kb_engine.store.repository import documents, versions
 from kb_engine.store.repository.transaction import stamp
 from kb_engine.store.sqlite.originals import originals_of
@@ -18,8 +18,8 @@ from tests.support.ingesting import Parts, parts_in
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def kept(name: str, size: int, *, age: float) -> KeptJob:
-    return KeptJob(name, name, size, stamp(NOW - timedelta(seconds=age)))
+def kept(name: str, size: int, *, age: float) -> FailedJob:
+    return FailedJob(name, name, size, stamp(NOW - timedelta(seconds=age)))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def kept(name: str, size: int, *, age: float) -> KeptJob:
 )  # fmt: skip
 def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> None:
     failures = [kept("a", 1, age=30), kept("b", 4, age=20), kept("c", 1, age=10)]
-    assert [job.id for job in KeptBounds(seconds, size).exceeded(failures, NOW)] == list(gone)
+    assert [job.id for job in FailedJobBounds(seconds, size).exceeded(failures, NOW)] == list(gone)
 
 
 async def failed(parts: Parts, *names: str) -> list[str]:
@@ -56,7 +56,7 @@ def spooled(parts: Parts) -> set[str]:
 
 async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(parts: Parts) -> None:
     old, young = await failed(parts, "a.txt", "b.txt")
-    keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 5), parts.spool.folder)
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 5), parts.spool.folder)
     assert await keeper.sweep() == 1
     assert spooled(parts) == {young}
     assert [(await parts.job(job_id)).retryable for job_id in (old, young)] == [False, True]
@@ -72,7 +72,9 @@ async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> Non
     def free(folder: Path) -> int:
         return disk - sum(1 << 29 for _ in folder.iterdir())
 
-    keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 40), parts.spool.folder, free_bytes=free)
+    keeper = FailedJobs(
+        parts.store, parts.spool, FailedJobBounds(1e9, 1 << 40), parts.spool.folder, free_bytes=free
+    )
     await keeper.make_room(1 << 20)
     assert spooled(parts) == {third}
     await keeper.make_room(1 << 20)
@@ -85,7 +87,7 @@ async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> N
     """A retry is refused, because it could not succeed."""
     (job_id,) = await failed(parts, "a.txt")
     parts.spool.path(job_id).unlink()
-    keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 30), parts.spool.folder)
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 1 << 30), parts.spool.folder)
     with pytest.raises(EngineError) as refused:
         await keeper.retry(job_id, None)
     assert refused.value.code == "job_not_retryable"
@@ -107,8 +109,8 @@ async def test_on_a_full_disk_the_files_of_versions_go_first(tmp_path: Path) -> 
             return disk - (1 << 29) * len([*folder.iterdir()])
 
         assert len([*folder.iterdir()]) == 2
-        bounds = KeptBounds(1e9, 1 << 40)
-        keeper = KeptJobs(parts.store, parts.spool, bounds, parts.spool.folder, free_bytes=free)
+        bounds = FailedJobBounds(1e9, 1 << 40)
+        keeper = FailedJobs(parts.store, parts.spool, bounds, parts.spool.folder, free_bytes=free)
         await keeper.make_room(1 << 20)
         assert len([*folder.iterdir()]) == 1
         assert (await parts.job(failure)).retryable

@@ -18,8 +18,6 @@ import pytest
 
 from tests.support.stack import ROOT
 
-pytestmark = pytest.mark.process
-
 MAX_RELATIVE, MAX_PRONOUNS = 3.0, 6.0
 PARTS = (
     *("contracts/kb_contracts", "contracts/kb_config", "contracts/kb_verify"),

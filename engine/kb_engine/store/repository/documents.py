@@ -50,11 +50,9 @@ from kb_engine.store.repository.transaction import (
     settle,
 )
 
-_COLUMNS = (
-    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256", "metadata",
-    "status", "status_reason", "extraction_method", "pages", "chunk_count", "version", "created_at",
-    "updated_at",
-)  # fmt: skip
+_DERIVED = ("source_paths", "tags", "original")
+_COLUMNS = tuple(name for name in m.Document.__struct_fields__ if name not in _DERIVED)
+"""The members of a document that are columns of `documents`."""
 
 
 # read
@@ -70,7 +68,7 @@ async def _rows(
     documents = []
     sql = f"SELECT {columns} FROM documents d WHERE {condition}{within}{order}"  # noqa: S608
     for row in await read.rows(sql, (*values, *reached, *page)):
-        fields = dict(zip((*_COLUMNS, "source_paths", "tags", "original"), row, strict=True))
+        fields = dict(zip((*_COLUMNS, *_DERIVED), row, strict=True))
         fields["original"] = True if fields["original"] else msgspec.UNSET
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
         for name in ("source_paths", "tags"):

@@ -17,10 +17,8 @@ from kb_engine.store.repository.transaction import Read, Row, placeholders, stam
 
 CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
 _CHUNK_FIELDS = ("id", "uid", "index", "text", "page", "heading", "start", "end")
-_SUMMARY = (
-    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "extraction_method",
-    "version", "created_at", "updated_at",
-)  # fmt: skip
+_SUMMARY = m.DocumentSummary.__struct_fields__
+"""Also the columns of `documents`."""
 _RESULT_COLUMNS = f"{CHUNK_COLUMNS}, {', '.join(f'd.{name}' for name in _SUMMARY)}"
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from kb_cli.config import offline_embedder, read
 from kb_cli.output import CliError, Exit, Output
-from kb_engine.app import StartError, filled_by, open_store
 from kb_engine.care.check import Check
+from kb_engine.composition import filled_by, open_store
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.settings import EngineSettings
+from kb_engine.start_errors import StartError
 from kb_engine.store.port import BaseRefused
 from kb_engine.store.sqlite.damage import Damage, examine
 

@@ -9,9 +9,9 @@ from kb_cli.config import read
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import printable
-from kb_engine.app import StartError
 from kb_engine.care.migration import MigrationRefused, migrate
 from kb_engine.settings import EngineSettings
+from kb_engine.start_errors import StartError
 from kb_engine.store.port import BaseRefused
 
 

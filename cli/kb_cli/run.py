@@ -58,7 +58,7 @@ def engine(options: argparse.Namespace, _out: Output) -> None:
 
     settings = read(EngineSettings, options)
     from kb_engine.__main__ import start
-    from kb_engine.app import StartError
+    from kb_engine.start_errors import StartError
     from kb_engine.store.port import BaseRefused
 
     try:

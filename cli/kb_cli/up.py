@@ -67,7 +67,9 @@ def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, r
     if running is not None:
         there = f"the engine of this data folder runs already, at {running}"
         raise CliError(Exit.FAILED, f"{there}; stop it, or leave --single out to use it")
-    from kb_engine import app as engine
+    from kb_engine import serving
+    from kb_engine.app import CALLS
+    from kb_engine.start_errors import StartError as EngineStartError
     from kb_engine.store.port import BaseRefused
     from kb_server.app import EngineHere, StartError, start
 
@@ -76,15 +78,15 @@ def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, r
     @asynccontextmanager
     async def engine_here() -> AsyncIterator[tuple[str, DirectCalls]]:
         nonlocal listening
-        async with engine.running(settings) as (listening, app):
-            yield _reachable(listening), app[engine.CALLS]
+        async with serving.running(settings) as (listening, app):
+            yield _reachable(listening), app[CALLS]
 
     def ready(url: str) -> None:
         _print_addresses(out, server, url, listening)
 
     try:
         return start(server, on_ready=ready, engine=EngineHere(engine_here(), settings.secrets))
-    except (StartError, engine.StartError, BaseRefused) as error:
+    except (StartError, EngineStartError, BaseRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
 
 

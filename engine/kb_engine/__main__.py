@@ -15,8 +15,9 @@ from typing import Any
 
 from kb_config.logs import configure_logging
 from kb_config.settings import SettingsError
-from kb_engine.app import StartError, serve
+from kb_engine.serving import serve
 from kb_engine.settings import EngineSettings
+from kb_engine.start_errors import StartError
 from kb_engine.store.port import BaseRefused
 
 logger = logging.getLogger("kb_engine")

@@ -1,27 +1,220 @@
-"""Makes the parts that the settings name. A part that is not used is not imported."""
+"""Makes the parts that the settings name, and puts them together. A part that is not used is not imported."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import logging
+import time
+from datetime import UTC, datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from tempfile import TemporaryFile
+from typing import cast
 
+from kb_config.audit import AuditLog
+from kb_config.settings import SettingsError
+from kb_contracts.access.keys import KeyRing
+from kb_engine.api.engine import Engine
+from kb_engine.care.scan import Pace, Scan
+from kb_engine.disk import NO_INODES, lacks_inodes
+from kb_engine.embed.protocol import Embedder
+from kb_engine.embed.registry import embedder_from
+from kb_engine.encoder import Encoder
 from kb_engine.index.port import INDEXES, Index
+from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
+from kb_engine.ingest.pipeline import Pipeline
+from kb_engine.ingest.workers import JobWaiters, Workers
+from kb_engine.keys import key_ring
+from kb_engine.rerank.port import Reranker
+from kb_engine.rerank.settings import RerankSettings
+from kb_engine.settings import EngineSettings
+from kb_engine.spool import FolderSpool, Spool
+from kb_engine.start_errors import (
+    DriverMissing,
+    EmbedderUnknown,
+    HomeNotWritable,
+    KeysUnusable,
+)
+from kb_engine.store.port import Bounds, EmbedderIdentity
+from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
+from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.store import Store
+from kb_engine.turns import lane_slots
+from kb_readers.memory import MemoryBudget
+from kb_readers.model import Limits, shares
 
-if TYPE_CHECKING:
-    from kb_engine.rerank.port import Reranker
-    from kb_engine.rerank.settings import RerankSettings
-    from kb_engine.settings import EngineSettings
+logger = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 10.0
+"""Time without a search after which the scan of the base may work, in seconds."""
 
 
-def index_from(settings: EngineSettings) -> Index | None:
-    """Return the index that keeps its own data, not connected yet; None for the store's own index.
+def embedder_of(settings: EngineSettings) -> Embedder:
+    """Return the embedder of the settings. Raises EmbedderUnknown."""
+    try:
+        return embedder_from(settings.embedder, settings)
+    except ValueError as error:
+        raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+
+
+async def open_store(
+    settings: EngineSettings, embedder: EmbedderIdentity, *, unfinished: bool = False
+) -> tuple[Store, Spool]:
+    """Open the database of the settings, or create it; return it with its spool. The caller closes the store.
+
+    With `unfinished` the target of an interrupted migration may be opened too.
 
     Raises:
-        ModuleNotFoundError: its client is not installed.
+        BaseRefused: the base cannot be opened.
+        StartError: its folder cannot be written, or a package is not installed.
     """
+    await asyncio.to_thread(_prepare_folders, settings)
+    store: Store
+    spool: Spool
+    bounds = Bounds(
+        settings.max_queued_jobs,
+        settings.keep_versions,
+        settings.keep_versions_days,
+        settings.keep_originals,
+    )
+    if (address := settings.address) is None:
+        store = await open_sqlite(
+            settings.database,
+            embedder=embedder,
+            bounds=bounds,
+            index=_index_from(settings),
+            spool=settings.spool_folder,
+            unfinished=unfinished,
+        )
+        spool = FolderSpool(settings.spool_folder)
+    else:
+        try:
+            from kb_engine.store.postgres.store import open_postgres
+        except ModuleNotFoundError as error:
+            raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
+        postgres = await open_postgres(
+            address,
+            embedder=embedder,
+            bounds=bounds,
+            lease_seconds=settings.lease_seconds,
+            exact_below=settings.postgres_exact_below,
+            index=_index_from(settings),
+            unfinished=unfinished,
+        )
+        store, spool = postgres, postgres.spool(settings.spool_folder)
+    return store, spool
+
+
+async def filled_by(settings: EngineSettings) -> EmbedderIdentity:
+    """Return the embedder that filled the existing database of the settings.
+
+    Raises:
+        BaseRefused: it does not exist, no engine has used it, or it cannot be opened.
+        StartError: a package is not installed.
+    """
+    if (address := settings.address) is None:
+        return await asyncio.to_thread(filled_by_sqlite, settings.database)
+    try:
+        from kb_engine.store.postgres.opening import filled_by as filled_by_postgres
+    except ModuleNotFoundError as error:
+        raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
+    return await filled_by_postgres(address)
+
+
+async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
+    identity = EmbedderIdentity(embedder.name, embedder.dimensions, context=True)
+    store, spool = await open_store(settings, identity)
+    embedder.expect(store.dimensions)
+    if not store.context:
+        logger.info("the passages of this base are embedded without titles; run kb reindex to add them")
+    waiters = JobWaiters()
+    encoder = Encoder(embedder, workers=settings.ingest_workers)
+    memory_bytes, ocr_memory_bytes = shares(settings.extract_memory_bytes)
+    limits = Limits(
+        wall_seconds=settings.extract_timeout,
+        ocr_seconds=settings.ocr_timeout,
+        ocr_pages=settings.ocr_pages,
+        memory_bytes=memory_bytes,
+        ocr_memory_bytes=ocr_memory_bytes,
+        sandbox=settings.sandbox,
+    )
+    memory = MemoryBudget(settings.extract_memory_bytes)
+    pipeline = Pipeline(encoder, limits, context=store.context, memory=memory)
+    workers = Workers(
+        store=store,
+        spool=spool,
+        pipeline=pipeline,
+        waiters=waiters,
+        lane_slots=lane_slots(settings.ingest_workers),
+    )
+    failed_jobs = FailedJobs(
+        store,
+        spool,
+        FailedJobBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
+        settings.spool_folder,
+    )
+
+    def is_idle() -> bool:
+        return time.monotonic() - engine.searched_at >= _IDLE_SECONDS and not workers.is_busy
+
+    scan = Scan(store, encoder, pipeline, settings.scan_position, Pace(settings.scan_days, is_idle))
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    reranker = reranker_from(settings.rerank)
+    engine = Engine(
+        settings=settings,
+        store=store,
+        spool=spool,
+        encoder=encoder,
+        pipeline=pipeline,
+        workers=workers,
+        waiters=waiters,
+        failed_jobs=failed_jobs,
+        scan=scan,
+        reranker=reranker,
+        started_at=started_at,
+    )
+    return engine
+
+
+def keys_of(settings: EngineSettings) -> KeyRing:
+    _prepare_folders(settings)
+    try:
+        return key_ring(settings)
+    except (SettingsError, OSError) as error:
+        raise KeysUnusable(str(error)) from error
+
+
+def audit_log_of(settings: EngineSettings) -> AuditLog | None:
+    try:
+        return settings.audit.open(settings.home, "engine")
+    except OSError as error:
+        raise HomeNotWritable(f"{error.filename}: {error.strerror}; see KB_AUDIT_FOLDER") from error
+
+
+def _prepare_folders(settings: EngineSettings) -> None:
+    try:
+        files = () if settings.address else (settings.database.parent,)
+        for folder in (settings.folder, settings.spool_folder, *files):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):  # unnamed, so a crash leaves no file behind
+                pass
+    except OSError as error:
+        if error.errno == errno.ENOSPC and lacks_inodes(settings.folder):
+            raise HomeNotWritable(f"{settings.folder}: {NO_INODES}") from error
+        raise HomeNotWritable(
+            f"{error.filename or settings.folder}: {error.strerror}; "
+            "name a folder that can be written in KB_HOME, and in KB_STORE where that is set"
+        ) from error
+
+
+def _index_from(settings: EngineSettings) -> Index | None:
+    """Return the index that keeps its own data, not connected yet; None for the store's own index."""
     if not settings.index:
         return None
-    return cast("Index", import_module(INDEXES[settings.index]).index_from(settings))
+    try:
+        return cast("Index", import_module(INDEXES[settings.index]).index_from(settings))
+    except ModuleNotFoundError as error:
+        raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, settings.index) from error
 
 
 def reranker_from(settings: RerankSettings) -> Reranker | None:

@@ -32,8 +32,9 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import CREATE_JOB, LIST_DOCUMENTS, SEARCH, DocumentsQuery
 from kb_engine.api.engine import Engine
 from kb_engine.api.search import SearchApi
-from kb_engine.app import ENGINE, StartError, create_app
+from kb_engine.app import ENGINE, create_app
 from kb_engine.settings import EngineSettings
+from kb_engine.start_errors import StartError
 from kb_engine.store.port import BaseRefused
 
 T = TypeVar("T")

@@ -148,9 +148,9 @@ def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
 
 def import_(options: argparse.Namespace, out: Output) -> int:
     """Ingest the documents of an export into the base of the settings, except those that it already has."""
-    from kb_engine.app import StartError
     from kb_engine.embed.protocol import EmbedderUnavailable
     from kb_engine.settings import EngineSettings
+    from kb_engine.start_errors import StartError
     from kb_engine.store.port import BaseRefused
 
     settings = read(EngineSettings, options)

@@ -63,7 +63,7 @@ class Phase(StrEnum):
 
 @dataclass
 class Engine:
-    """The parts of an engine, assembled by `kb_engine.app`. `started_at` is RFC 3339."""
+    """The parts of an engine, assembled by `kb_engine.composition`. `started_at` is RFC 3339."""
 
     settings: EngineSettings
     store: Store

@@ -15,7 +15,7 @@ from typing import Self
 from uuid import uuid4
 
 from kb_contracts.api import ragler as r
-from kb_engine.app import open_store
+from kb_engine.composition import open_store
 from kb_engine.embed.context import Passage
 from kb_engine.embed.offline import OfflineEmbedder
 from kb_engine.index.languages import PASSAGES, language_of

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.app import filled_by, open_store
+from kb_engine.composition import filled_by, open_store
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import EmbedderIdentity

@@ -18,8 +18,9 @@ import msgspec
 import pytest
 
 from kb_cli.output import Exit
-from kb_engine.app import create_app, open_store
+from kb_engine.app import create_app
 from kb_engine.care.migration import BATCH, Migrated, MigrationRefused, migrate
+from kb_engine.composition import open_store
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseUnfinished, EmbedderIdentity
 from kb_engine.store.sqlite.opening import own

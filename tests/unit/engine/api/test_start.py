@@ -16,17 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from kb_config.settings import SettingsError
-from kb_engine.app import (
-    CannotListen,
-    DriverMissing,
-    EmbedderUnknown,
-    HomeNotWritable,
-    PortInUse,
-    create_app,
-    serve,
-)
+from kb_engine.app import create_app
 from kb_engine.index.port import INDEXES
+from kb_engine.serving import serve
 from kb_engine.settings import EngineSettings
+from kb_engine.start_errors import CannotListen, DriverMissing, EmbedderUnknown, HomeNotWritable, PortInUse
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.remote_index import RemoteIndex, Server

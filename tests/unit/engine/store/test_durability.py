@@ -14,8 +14,9 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.app import StartError, running
+from kb_engine.serving import running
 from kb_engine.settings import EngineSettings
+from kb_engine.start_errors import StartError
 from kb_engine.store.port import BaseUnwritable
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to

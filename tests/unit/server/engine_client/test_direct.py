@@ -34,7 +34,8 @@ from kb_contracts.api.operations import (
 from kb_contracts.api.ragler import LIMITS, VectorSearchRequest
 from kb_contracts.http.direct import DirectCalls
 from kb_contracts.http.mount import Incoming, build_application
-from kb_engine.app import CALLS, running
+from kb_engine.app import CALLS
+from kb_engine.serving import running
 from kb_engine.settings import EngineSettings
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.direct import DirectExchange

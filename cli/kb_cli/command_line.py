@@ -184,12 +184,12 @@ COMMANDS = (
         _arg("--deep", action="store_true", help="also re-embed all passages and compare their vectors"),
         _arg("--repair", action="store_true", help="rebuild wrong or missing derived data"),
     ), ("engine",)),
-    Command("export", "kb_cli.exported.command:export", "export a base as readable text files", (
+    Command("export", "kb_cli.exported.export_command:export", "export a base as readable text files", (
         *_ENGINE,
         *_LABELS,
         _arg("folder", metavar="FOLDER", help="a new folder"),
     )),
-    Command("import", "kb_cli.imported.command:run", "import a folder of kb export or other data", (
+    Command("import", "kb_cli.imported.import_command:run", "import a folder of kb export or other data", (
         *_ENGINE,
         *_LABELS,
         _arg("place", metavar="PATH",
@@ -257,7 +257,8 @@ COMMANDS = (
     Command("doctor", "kb_cli.doctor:run", "diagnose the installation and suggest remedies", (
         *_SETTINGS, _ENGINE_URL, _JSON,
     ), ("server",)),
-    Command("connect", "kb_cli.connect.command:run", "configure an MCP client for kb, or list clients", (
+    Command("connect", "kb_cli.connect.connect_command:run",
+            "configure an MCP client for kb, or list clients", (
         *_SETTINGS,
         _JSON,
         _arg("client", nargs="?", choices=CLIENTS, metavar="CLIENT",
@@ -287,7 +288,8 @@ COMMANDS = (
         _arg("--timeout", type=_number(float, 1, 3_600), default=90.0, metavar="S",
              help="time-out of a response, in seconds, up to 30 of them waiting for a job (default 90)"),
     ), ("verify",)),
-    Command("eval", "kb_cli.evaluation.command:run", "measure search quality on queries with known answers", (
+    Command("eval", "kb_cli.evaluation.evaluation_command:run",
+            "measure search quality on queries with known answers", (
         *_SETTINGS,
         _arg("--engine", dest="engine_url", metavar="URL",
              help="URL of the engine, for a file of questions (default: KB_ENGINE_URL)"),
@@ -334,13 +336,13 @@ COMMANDS = (
         _arg("--as-text", action="store_true", help="treat files of unknown types as text (UTF-8)"),
         _arg("--private", action="store_true", help="also fetch URLs at non-public addresses"),
     )),
-    Command("sync", "kb_cli.sync.command:run", "synchronize a collection with a folder", (
+    Command("sync", "kb_cli.sync.sync_command:run", "synchronize a collection with a folder", (
         *_ENGINE,
         *_LABELS,
         *_SYNC,
         _arg("--dry-run", action="store_true", help="show the changes without making them"),
     ), ("server",)),
-    Command("watch", "kb_cli.sync.command:watch", "keep a collection synchronized with a folder", (
+    Command("watch", "kb_cli.sync.sync_command:watch", "keep a collection synchronized with a folder", (
         *_ENGINE, *_LABELS, *_SYNC,
     ), ("server",)),
     Command("rm", "kb_cli.documents:remove", "remove documents", (

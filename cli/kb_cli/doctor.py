@@ -25,7 +25,7 @@ import msgspec
 from kb_cli import VERSION
 from kb_cli.config import ClientSettings, client_settings, config_file, engine, read
 from kb_cli.connect.clients import CLIENTS, Machine
-from kb_cli.connect.command import server_of
+from kb_cli.connect.connect_command import server_of
 from kb_cli.connect.editing import NotEditable, member_of
 from kb_cli.keys import KeySettings
 from kb_cli.output import CliError, Exit, Output

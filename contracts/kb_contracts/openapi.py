@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -232,7 +233,7 @@ def document(
         "components": {
             "schemas": _schemas(operations),
             "parameters": {
-                name: HEADERS[name]
+                name: deepcopy(HEADERS[name])
                 for name in HEADERS
                 if any(name in _headers(operation) for operation in operations)
             },

@@ -25,8 +25,8 @@ from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.keys import key_ring
-from kb_engine.rerank.port import Reranker
-from kb_engine.rerank.settings import RerankSettings
+from kb_engine.rerank.rerank_settings import RerankSettings
+from kb_engine.rerank.reranker import Reranker
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.start_errors import (
@@ -37,7 +37,7 @@ from kb_engine.start_errors import (
 )
 from kb_engine.store.port import Bounds, EmbedderIdentity
 from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
-from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.sqlite.sqlite_store import open_sqlite
 from kb_engine.store.store import Store
 from kb_engine.turns import lane_slots
 from kb_readers.memory import MemoryBudget
@@ -89,7 +89,7 @@ async def open_store(
         spool = FolderSpool(settings.spool_folder)
     else:
         try:
-            from kb_engine.store.postgres.store import open_postgres
+            from kb_engine.store.postgres.postgres_store import open_postgres
         except ModuleNotFoundError as error:
             raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
         postgres = await open_postgres(

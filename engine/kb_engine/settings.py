@@ -29,9 +29,9 @@ from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, pr
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.port import INDEXES
 from kb_engine.index.postgres import EXACT_BELOW
-from kb_engine.index.qdrant.settings import QdrantSettings
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from kb_engine.ranking_settings import RankingSettings
-from kb_engine.rerank.settings import RerankSettings
+from kb_engine.rerank.rerank_settings import RerankSettings
 from kb_readers.sandbox import Sandboxing
 
 MEBIBYTE = 1024 * 1024

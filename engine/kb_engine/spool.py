@@ -4,7 +4,7 @@
        └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
 
 A file belongs to the job of the same name. Only `sweep` looks for orphans. Here the files are in a folder;
-engines that share a PostgreSQL database keep them there, see `kb_engine.store.postgres.store`.
+engines that share a PostgreSQL database keep them there, see `kb_engine.store.postgres.postgres_store`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded.words import K1, B
+from kb_engine.index.embedded.postings import K1, B
 from kb_engine.index.port import Scoring, Vectors
 from kb_engine.index.ranking import fuse
 from kb_engine.index.words import TITLE_WEIGHT, Analyser, weigh

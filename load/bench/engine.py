@@ -39,7 +39,7 @@ from kb_engine.embed.registry import embedder_from
 from kb_engine.index.port import Selection, Vectors
 from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
 from kb_engine.store.repository import documents, jobs
-from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.sqlite.sqlite_store import open_sqlite
 from kb_engine.store.store import Store
 from kb_load.processes import LOOPBACK, Running, describe, free_port, running
 from kb_load.report import Sheet, percentile

@@ -41,7 +41,7 @@ from kb_engine.chunk import chunks
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.sqlite.sqlite_store import open_sqlite
 from kb_load.pdf import text_of_page
 from kb_load.report import percentile
 from kb_readers.model import Extraction

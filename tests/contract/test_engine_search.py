@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from kb_engine.ranking_settings import RankingSettings
-from kb_engine.rerank.settings import RerankSettings
+from kb_engine.rerank.rerank_settings import RerankSettings
 from tests.contract.conftest import Start
 from tests.support.engine_http import Caller, Json
 from tests.support.loop_clock import advance_loop

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.openai.embedder import OpenAIEmbedder
-from kb_engine.embed.openai.settings import OpenAISettings
+from kb_engine.embed.openai.openai_settings import OpenAISettings
 from kb_load.processes import free_port
 from tests.support.patience import ANSWER_SECONDS, SILENCE
 

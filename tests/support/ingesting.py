@@ -22,7 +22,7 @@ from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.spool import FolderSpool
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, NewJob
 from kb_engine.store.repository import jobs
-from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
+from kb_engine.store.sqlite.sqlite_store import SqliteStore, open_sqlite
 from kb_engine.turns import LANES
 from kb_readers.model import Limits
 from tests.support.patience import ANSWER_SECONDS

@@ -33,10 +33,10 @@ from kb_engine.store.port import (
     PreparedChunk,
     Query,
 )
-from kb_engine.store.postgres.store import PostgresStore, open_postgres
+from kb_engine.store.postgres.postgres_store import PostgresStore, open_postgres
 from kb_engine.store.repository import documents, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
-from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
+from kb_engine.store.sqlite.sqlite_store import SqliteStore, open_sqlite
 from kb_engine.turns import Lane
 from tests.support.postgres import Database, new_database
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_engine.index.embedded.array_file import ArrayFile, new_array_file
-from kb_engine.index.embedded.words import (
+from kb_engine.index.embedded.postings import (
     DTYPES,
     Counts,
     Postings,

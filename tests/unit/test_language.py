@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,12 @@ def test_no_name_speaks_the_old_dialect() -> None:
     paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     found = {path.relative_to(ROOT).as_posix(): names for path in paths if (names := refused(path))}
     assert found == {}, "rename them: CONTRIBUTING.md has the glossary"
+
+
+@pytest.mark.parametrize("part", PACKAGES)
+def test_at_most_two_modules_of_a_part_share_a_name(part: str) -> None:
+    counts = Counter(path.name for path in (ROOT / part).rglob("*.py") if path.name != "__init__.py")
+    assert [name for name, count in counts.items() if count > 2] == []
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from kb_engine.encoder import Encoder
 from kb_engine.ingest.failed_jobs import FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
-from kb_engine.rerank.port import Reranker
+from kb_engine.rerank.reranker import Reranker
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from kb_config.settings import Setting, Settings
 from kb_engine.embed.onnx import OnnxSettings
-from kb_engine.embed.openai.settings import OpenAISettings
+from kb_engine.embed.openai.openai_settings import OpenAISettings
 
 if TYPE_CHECKING:
     from kb_engine.embed.protocol import Embedder, OwnSettings

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from kb_engine.endpoint.client import Endpoint, EndpointUnavailable, Reply
-from kb_engine.rerank.port import RerankFailed
-from kb_engine.rerank.settings import JINA, TEI, RerankSettings
+from kb_engine.rerank.rerank_settings import JINA, TEI, RerankSettings
+from kb_engine.rerank.reranker import RerankFailed
 
 logger = logging.getLogger(__name__)
 

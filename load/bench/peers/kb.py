@@ -16,7 +16,7 @@ from bench.engine import BulkDocument, add_documents
 from kb_contracts.api import models as m
 from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, Query
-from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.sqlite.sqlite_store import open_sqlite
 
 T = TypeVar("T")
 

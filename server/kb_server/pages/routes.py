@@ -20,7 +20,8 @@ from kb_server.access.grants import EVERYBODY
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import new_call, on_behalf_of
-from kb_server.pages import documents, jobs, versions
+from kb_server.pages import document_pages as documents
+from kb_server.pages import jobs, versions
 from kb_server.pages.forms import Form, FormError
 from kb_server.pages.sessions import COOKIE, PAGES, SESSION_SECONDS, Sessions
 from kb_server.pages.visit import HEADERS, Visit, collection_of, go, tags_of

@@ -14,7 +14,7 @@ from kb_contracts.api.operations import (
     VersionQuery,
 )
 from kb_server.note_edits import difference
-from kb_server.pages.documents import read_note
+from kb_server.pages.document_pages import read_note
 from kb_server.pages.visit import Visit, fit, go
 
 _VERSIONS = 50

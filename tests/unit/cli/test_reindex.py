@@ -14,7 +14,7 @@ from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseRefused, EmbedderIdentity
 from kb_engine.store.repository import documents, jobs, state
-from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.sqlite.sqlite_store import open_sqlite
 from tests.support.postgres import PASSWORD, Database, give_back, new_database
 from tests.support.stores import EMBEDDER, new_note, opened, prepared
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from kb_engine.embed.openai.settings import MOST_DIMENSIONS
+from kb_engine.embed.openai.openai_settings import MOST_DIMENSIONS
 from kb_engine.endpoint.client import first_words
 from kb_engine.index.port import Vectors
 

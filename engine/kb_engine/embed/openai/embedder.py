@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_engine.embed.openai.answer import BadAnswer, WrongLength, vectors_of
-from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
+from kb_engine.embed.openai.openai_settings import MOST_DIMENSIONS, OpenAISettings
 from kb_engine.embed.own_model import as_setting, scoring_for
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
 from kb_engine.endpoint.client import EndpointThread, EndpointUnavailable, NoAnswer, Reply, words_of

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded import words
+from kb_engine.index.embedded import postings as words
 from kb_engine.index.embedded.array_file import (
     ArrayFile,
     ArrayFileWriter,
@@ -22,8 +22,8 @@ from kb_engine.index.embedded.array_file import (
     UnreadableIndexFile,
     new_array_file,
 )
+from kb_engine.index.embedded.postings import Postings, WordBlock
 from kb_engine.index.embedded.vectors import Mask, QuantisedVectors
-from kb_engine.index.embedded.words import Postings, WordBlock
 from kb_engine.index.embedded.words_merging import MergedPostings
 from kb_engine.index.port import Ids
 from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS

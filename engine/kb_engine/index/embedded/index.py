@@ -19,9 +19,9 @@ from functools import cached_property
 import numpy as np
 
 from kb_engine.index.embedded.block import Block, Rest
+from kb_engine.index.embedded.postings import Rows
 from kb_engine.index.embedded.tail import Batch, Tail
 from kb_engine.index.embedded.vectors import Mask
-from kb_engine.index.embedded.words import Rows
 from kb_engine.index.port import Ids
 from kb_engine.index.words import ANALYSER, Analyser
 

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_engine.index.embedded.index import State
+from kb_engine.index.embedded.postings import Terms
 from kb_engine.index.embedded.vectors import (
     Floats32,
     Mask,
@@ -40,7 +41,6 @@ from kb_engine.index.embedded.vectors import (
     Scanned,
     quantise_query,
 )
-from kb_engine.index.embedded.words import Terms
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.ranking import Floats, fuse
 from kb_engine.index.words import Word, weigh_words

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from kb_engine.index.embedded.block import Block, runs
+from kb_engine.index.embedded.postings import RecentWords
 from kb_engine.index.embedded.vectors import QuantisedVectors, quantise
-from kb_engine.index.embedded.words import RecentWords
 from kb_engine.index.port import Ids, Vectors
 from kb_engine.index.words import AnalysedChunk
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_engine.index.embedded.array_file import ArrayFileWriter
-from kb_engine.index.embedded.words import (
+from kb_engine.index.embedded.postings import (
     COLUMN_SHARE,
     KEY_TYPE,
     LONG_FROM,

@@ -32,7 +32,7 @@ from kb_engine.store.sqlite.opening import made_at, restoring
 from kb_engine.store.sqlite.originals import originals_of
 from kb_engine.store.sqlite.schema import MIGRATIONS, is_unfinished
 from kb_engine.store.sqlite.segments import folder_of
-from kb_engine.store.sqlite.store import run_to_end
+from kb_engine.store.sqlite.sqlite_store import run_to_end
 from kb_engine.store.store import utc_now
 
 BASE, SPOOL, ORIGINALS, MANIFEST = "kb.sqlite", "spool", "originals", "backup.json"

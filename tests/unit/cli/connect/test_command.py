@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.connect import command
+from kb_cli.connect import connect_command as command
 from kb_cli.connect.clients import CLIENTS, Machine
 from kb_cli.output import Exit
 from kb_server.schema import input_schema

@@ -27,7 +27,7 @@ from kb_engine.embed.openai.embedder import (
     cut,
     estimated_tokens,
 )
-from kb_engine.embed.openai.settings import OpenAISettings
+from kb_engine.embed.openai.openai_settings import OpenAISettings
 from kb_engine.embed.own_model import QUESTIONS, scoring_for
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from

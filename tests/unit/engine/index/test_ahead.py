@@ -18,7 +18,7 @@ from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.port import Selection, Vector
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
-from kb_engine.store.sqlite.store import SqliteStore
+from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from tests.support.stores import SCORING, Base, meaning, new_place, opened
 
 TEXT = "bees keep warm"

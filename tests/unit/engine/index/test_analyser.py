@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.embedded.words import Terms
+from kb_engine.index.embedded.postings import Terms
 from kb_engine.index.words import (
     CJK_CHARACTER,
     LONGEST_TERM,

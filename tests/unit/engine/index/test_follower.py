@@ -17,7 +17,7 @@ from kb_engine.index.port import Changes, Index, IndexStats, Selection
 from kb_engine.store import store
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
-from kb_engine.store.sqlite.store import SqliteStore
+from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from tests.support.documents_to_index import document
 from tests.support.far_indexes import FAR, FarServer, far_away, stats_of
 from tests.support.stores import (

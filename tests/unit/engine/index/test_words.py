@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kb_engine.index.postgres import search, words
+from kb_engine.index.postgres import hybrid as search
+from kb_engine.index.postgres import words
 from kb_engine.index.words import MAX_PHRASES, TOKENIZER, index_text, phrases
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database

@@ -18,7 +18,7 @@ from kb_engine.ingest import workers
 from kb_engine.ingest.workers import JobWaiters
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, sources, state, updates
-from kb_engine.store.sqlite.store import SqliteStore
+from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from kb_engine.turns import SHORT_BYTES
 from tests.support.contract_objects import job_with
 from tests.support.documents import large_pdf

@@ -6,7 +6,7 @@ import pytest
 
 from kb_config.settings import SettingsError
 from kb_engine.composition import reranker_from
-from kb_engine.rerank.settings import RerankSettings
+from kb_engine.rerank.rerank_settings import RerankSettings
 from kb_engine.settings import EngineSettings
 
 URL = "http://127.0.0.1:8080/rerank"

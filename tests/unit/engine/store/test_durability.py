@@ -20,9 +20,9 @@ from kb_engine.start_errors import StartError
 from kb_engine.store.port import BaseUnwritable
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to
-from kb_engine.store.sqlite import store
+from kb_engine.store.sqlite import sqlite_store as store
 from kb_engine.store.sqlite.connection import engine_error
-from kb_engine.store.sqlite.store import SqliteStore
+from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from tests.support.disks import fill, small_disk, take_inodes
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.stores import (

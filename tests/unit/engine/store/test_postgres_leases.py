@@ -16,8 +16,8 @@ from asyncpg.transaction import Transaction
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Bounds, Idempotency, LeasedJob, NewJob, StoreEvent
+from kb_engine.store.postgres import postgres_store as postgres_store
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state, updates

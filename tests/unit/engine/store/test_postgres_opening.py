@@ -23,7 +23,7 @@ from kb_engine.store.port import (
 )
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
-from kb_engine.store.postgres.store import open_postgres
+from kb_engine.store.postgres.postgres_store import open_postgres
 from kb_engine.store.repository.content import passages_hash
 from tests.support.postgres import PASSWORD, Database, new_database
 from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, visit

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_engine.store.postgres import store
-from kb_engine.store.postgres.store import PostgresSpool
+from kb_engine.store.postgres import postgres_store as store
+from kb_engine.store.postgres.postgres_store import PostgresSpool
 from kb_engine.store.repository import documents, jobs
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, new_file, opened, prepared, refused

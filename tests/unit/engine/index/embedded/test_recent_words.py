@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from kb_engine.index.embedded.words import RecentWords, Terms
+from kb_engine.index.embedded.postings import RecentWords, Terms
 from tests.support.word_blocks import chunk, scores
 
 

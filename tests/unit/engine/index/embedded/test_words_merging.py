@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.embedded import words, words_merging
-from kb_engine.index.embedded.words import KEY_TYPE, in_memory
+from kb_engine.index.embedded import postings as words
+from kb_engine.index.embedded import words_merging
+from kb_engine.index.embedded.postings import KEY_TYPE, in_memory
 from kb_engine.index.words import AnalysedChunk
 from tests.support.word_blocks import build, chunk, in_file
 

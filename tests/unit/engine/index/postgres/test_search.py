@@ -9,7 +9,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Vectors
-from kb_engine.index.postgres import search
+from kb_engine.index.postgres import hybrid as search
 from kb_engine.store.port import Found
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database

@@ -11,7 +11,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Changes, IndexedDocument, IndexQuery, Selection
-from kb_engine.index.qdrant import search
+from kb_engine.index.qdrant import querying as search
 from kb_engine.index.qdrant.index import QdrantIndex
 from tests.support.documents_to_index import document
 from tests.support.qdrant import QdrantServer, serving

@@ -21,14 +21,14 @@ import msgspec
 from kb_cli.add import LEADS_OUT, Adding, Details, Found, Progress, Result, Written, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
-from kb_cli.exported import command as exported
+from kb_cli.exported import export_command as exported
 from kb_cli.imported import markdown, memories
 from kb_cli.imported.detection import kind_of
 from kb_cli.imported.kinds import NAMES, Kind
 from kb_cli.output import CliError, Exit, Output
-from kb_cli.sync.command import planned_for
 from kb_cli.sync.folder import Folder, Listing
 from kb_cli.sync.planning import Plan
+from kb_cli.sync.sync_command import planned_for
 from kb_server.collection_tags import tags_for_submission
 
 _MEMORIES_GO_TO = "memory"

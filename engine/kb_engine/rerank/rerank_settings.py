@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
-from kb_engine.endpoint.settings import check_key, check_url, key_warnings
+from kb_engine.endpoint.endpoint_settings import check_key, check_url, key_warnings
 
 TEI, JINA, COHERE = "tei", "jina", "cohere"
 _EXAMPLE = "http://127.0.0.1:8080/rerank"

@@ -42,7 +42,7 @@ from kb_engine.address import Address
 from kb_engine.index.port import Candidates, Index, IndexQuery, Vector
 from kb_engine.index.postgres import EXACT_BELOW
 from kb_engine.index.postgres.building import keep_index
-from kb_engine.index.postgres.search import find_candidates
+from kb_engine.index.postgres.hybrid import find_candidates
 from kb_engine.index.postgres.words import Words
 from kb_engine.spool import Spool, SpoolFile, on_disk
 from kb_engine.store.port import (

@@ -20,7 +20,7 @@ from kb_contracts.api.operations import (
     JobsQuery,
 )
 from kb_server.collection_tags import split_tags
-from kb_server.engine_client.errors import EngineFault, EngineTooOld
+from kb_server.engine_client.errors import EngineFault, EngineTooOld, Refused
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
@@ -186,12 +186,17 @@ def failure_of(job: m.Job) -> JobFailure | None:
 async def document_of(
     engine: Engine, job: m.Job, query: DocumentQuery = WITHOUT_CHUNKS
 ) -> m.DocumentDetail | None:
-    """Return the document of a completed job, or None if there is none yet or it cannot be read."""
+    """Return the document of a completed job, or None if there is none yet or it cannot be read.
+
+    An engine that does not know a member of `query` is asked again without it.
+    """
     if job.document_id is None:
         return None
     try:
         return await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=query)
-    except EngineFault:
+    except EngineFault as fault:
+        if isinstance(fault, Refused) and fault.reason == "unknown_parameter" and query is not WITHOUT_CHUNKS:
+            return await document_of(engine, job)
         return None
 
 

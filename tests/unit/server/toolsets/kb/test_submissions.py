@@ -73,6 +73,15 @@ async def test_notes_on_the_same_subject_are_named(tools: ToolCaller) -> None:
     assert "kb_update_note" in answer["hint"]
 
 
+async def test_an_engine_without_similar_notes_still_gives_the_document(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    engine.arm("older", "getDocument", Status(code="unknown_parameter"), times=1)
+    answer = await tools.ok("kb_addnote", text="Deploys happen on Tuesdays")
+    assert (answer["status"], answer["document_status"]) == ("completed", "searchable")
+    assert "similar" not in answer
+
+
 async def test_a_note_on_a_new_subject_names_no_other(tools: ToolCaller) -> None:
     await tools.ok("kb_addnote", text="Deploys happen on Tuesdays")
     answer = await tools.ok("kb_addnote", text="The canteen serves soup")

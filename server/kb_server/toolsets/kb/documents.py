@@ -100,7 +100,7 @@ class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
-    collection: Annotated[str, Meta(description="list what is in it")] | None = None
+    collection: Annotated[str, Meta(description="list its documents")] | None = None
     citation: (
         Annotated[str, Meta(max_length=m.MAX_CITATION_CHARS, description="of kb_search, as it came")] | None
     ) = None
@@ -150,7 +150,7 @@ class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
     title = "Get a document"
     description = """\
 Read a document by document_id, with its text in chunks; or list those of a collection, newest first, or of \
-a source_path. What is long comes in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. \
+a source_path. Long results come in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. \
 With a citation: is the quote there, moved, changed or gone.
 
 Examples: {"document_id": 42}; {"collection": "memory"}"""

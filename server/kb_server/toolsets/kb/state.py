@@ -249,7 +249,7 @@ List recent ingestion jobs, newest first, or follow one: \
                 hints.append(f"{total - following} more: offset={following}.")
         if any(job.retryable for job in listed):
             hints.append(
-                "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or "
+                "The input of a failed job is kept: kb_retry_job (toolset kb-extra) or "
                 "`kb jobs ID --retry` queues it again."
             )
         return KbJobsResult(jobs=entries, total=total, hint=" ".join(hints))

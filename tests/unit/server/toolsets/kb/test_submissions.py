@@ -123,7 +123,7 @@ async def test_a_note_without_a_source_path_is_taken_over_by_one(
     named = await tools.ok("kb_addnote", text="Deploys on Tuesdays", source_path="deploys", **given)
     newer = await tools.ok("kb_addnote", text="Deploys on Thursdays", source_path="deploys", **given)
     assert plain["document_id"] == named["document_id"] == newer["document_id"]
-    assert newer["hint"].endswith("What was under its source_path before is replaced.")
+    assert newer["hint"].endswith("The earlier document of its source_path is replaced.")
     assert len(engine.state.documents.by_id) == 1
 
 

@@ -106,7 +106,7 @@ def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> Engine
             f"The role {SERVICE!r} may read and search, and change nothing.",
             parameter=USER_ROLE,
         )
-    return EngineError("forbidden", f"This key may not {operation.right}. Ask for one that may.")
+    return EngineError("forbidden", f"This key may not {operation.right}. Use a key with this right.")
 
 
 def is_distinct(access: Access) -> bool:

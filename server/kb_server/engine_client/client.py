@@ -179,8 +179,8 @@ class HttpEngine:
             await self._version_check.outcome()
         if not self._enforces_reach:
             raise EngineTooOld(
-                "It does not announce that it enforces how far keys reach, so that keys for some collections "
-                "cannot be used with it."
+                "It does not announce that it enforces access scopes, so keys limited to collections cannot "
+                "be used with it."
             )
 
     @asynccontextmanager

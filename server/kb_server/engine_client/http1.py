@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
         elif self._deadline == self._latest:
             self._fail(EngineTimeout(f"Its answer had not arrived whole after {ANSWER_SECONDS:g} s."))
         else:
-            self._fail(EngineTimeout(f"It said nothing for {self._silence:g} s."))
+            self._fail(EngineTimeout(f"It sent no data for {self._silence:g} s."))
 
     # --- what the event loop calls ----------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class Form:
                     raise FormError(f"{filename[:200]} has more than {most_bytes} bytes.", 413)
                 await asyncio.to_thread(file.write, block)
         except OSError as error:
-            words = f"The data folder takes no files: {error.strerror}. Ask whoever runs the server."
+            words = f"The data folder takes no files: {error.strerror}. Ask the operator of the server."
             raise FormError(words, 507) from error
         return FileSource(filename, size, partial(_blocks, file, size))
 

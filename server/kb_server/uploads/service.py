@@ -407,7 +407,7 @@ class Uploads:
         if more > room:
             is_disk = free - _SPARE_BYTES < quota
             why = f" Of {free} bytes on the disk {_SPARE_BYTES} are kept free." if is_disk else ""
-            advice = _MAKE_ROOM if held_by_all else "The person who runs the server has to free some."
+            advice = _MAKE_ROOM if held_by_all else "The operator of the server must free space."
             raise UploadError(
                 "staging_full",
                 f"There is room for {room} more bytes, and {more} are to come.{why} {advice} Or try again in "
@@ -496,8 +496,8 @@ def _hash_of(paths: list[Path]) -> str:
 def _unusable(error: OSError) -> UploadError:
     return UploadError(
         "staging_failed",
-        f"The server cannot use its staging folder ({error.strerror or 'no reason given'}). Whoever "
-        "runs it must see to KB_HOME.",
+        f"The server cannot use its staging folder ({error.strerror or 'no reason given'}). The operator "
+        "must check the folder of KB_HOME.",
     )
 
 

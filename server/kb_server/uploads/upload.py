@@ -190,8 +190,8 @@ def check_size(total_size: int, most: int) -> None:
     if total_size > most:
         raise UploadError(
             "upload_too_large",
-            f"The file has {total_size} bytes; at most {most} are taken. Split it, or ask whoever runs the "
-            "server to raise KB_MAX_UPLOAD_BYTES.",
+            f"The file has {total_size} bytes; at most {most} are accepted. Split it, or ask the operator "
+            "of the server to raise KB_MAX_UPLOAD_BYTES.",
             max_bytes=most,
         )
 
@@ -316,7 +316,7 @@ def missing_chunks(staged: Staged, count: int | None = None) -> list[int]:
 
 def size_mismatch(announced: int, received: int) -> UploadError:
     """Return the error for a size that differs from the announced one."""
-    remedy = "Send what is missing" if received < announced else "Send the right bytes"
+    remedy = "Send the missing bytes" if received < announced else "Send the right bytes"
     return UploadError(
         "size_mismatch",
         f"{received} bytes were received, but {announced} were announced as total_size. {remedy}, or "

@@ -245,7 +245,7 @@ class Session(ObjectSendStream[SessionMessage]):
             else:
                 answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=reply.error)
         except ValidationError:  # let the waiting call fail
-            unusable = ErrorData(code=jsonrpc.INVALID_REQUEST, message="The response is none of JSON-RPC")
+            unusable = ErrorData(code=jsonrpc.INVALID_REQUEST, message="The response is not valid JSON-RPC")
             answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=unusable)
         await self.loop.send(SessionMessage(answer))
 

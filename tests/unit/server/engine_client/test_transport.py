@@ -302,7 +302,7 @@ class TestTime:
                 advance(ANSWER_SECONDS / 10)
 
         async with peer(drips) as made, pool_to(made) as pool:
-            with pytest.raises(EngineTimeout, match="said nothing"):
+            with pytest.raises(EngineTimeout, match="sent no data"):
                 await pool.exchange(Question(silence=ANSWER_SECONDS))
 
     async def test_a_body_that_drips_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 SOURCE_PATH_CHARS = 1_000
-_NO_OCR = "OCR does not apply to it: its text is taken"
+_NO_OCR = "OCR does not apply to it: its text is read directly"
 _LOOK_SECONDS = 0.5
 """Time between two checks of jobs while files are sent, in seconds."""
 
@@ -342,8 +342,8 @@ class Adding:
                 self._await_oldest()
         except KeyboardInterrupt:
             done = sum(result.outcome in _DONE for result in self._results)
-            sent = f", {len(self._waiting)} more are sent and will be" if self._waiting else ""
-            message = f"interrupted: {done} of {self.progress.files} files are in{sent}"
+            sent = f", {len(self._waiting)} more sent and in progress" if self._waiting else ""
+            message = f"interrupted: {done} of {self.progress.files} files added{sent}"
             raise CliError(Exit.INTERRUPTED, f"{message}; the same command continues") from None
         return self._results
 

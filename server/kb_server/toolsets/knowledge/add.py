@@ -151,7 +151,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         else:
             answer = await self._followed(job, sent.size, call)
         if arguments.force_ocr and not can_force:  # the engine would refuse to force it
-            remark = f"OCR does not apply to {form.upper()}: its text is taken"
+            remark = f"OCR does not apply to {form.upper()}: its text is read directly"
             message = remark if answer.message is UNSET else f"{answer.message.removesuffix('.')}. {remark}"
             answer = replace(answer, message=message)
         return answer

@@ -135,7 +135,7 @@ def _check_chain(
                 yield Break(chain, number + 1, f"the line before {entry.number} is {number}")
             stated = parts["hash"].decode()
             if hashlib.sha256(before + parts["body"] + b"}").hexdigest() != stated:
-                yield Break(chain, entry.number, "it is not as it was written, or not what stood here")
+                yield Break(chain, entry.number, "it was changed, or replaced by another line")
             if hashes.pop(entry.number, stated) != stated:
                 yield Break(chain, entry.number, "it is not the line that was the head before")
             before, number = bytes.fromhex(stated), entry.number

@@ -69,6 +69,4 @@ def _heads(file: Path) -> list[Head]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Head])
     except (OSError, msgspec.DecodeError) as error:
-        raise CliError(
-            Exit.USAGE, f"{file}: these are no heads as `kb audit --heads` prints them: {error}"
-        ) from error
+        raise CliError(Exit.USAGE, f"{file}: not the output of `kb audit --heads`: {error}") from error

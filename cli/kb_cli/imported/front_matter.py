@@ -56,7 +56,7 @@ def _check(source: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise NoMapping("it has aliases (*name)")
         if isinstance(event, yaml.ScalarEvent) and _NO_TEXT.search(event.value):
-            raise NoMapping("it has characters that stand for none")
+            raise NoMapping("it has invalid characters")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

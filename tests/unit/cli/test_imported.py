@@ -225,8 +225,8 @@ BOMB = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]"
         ("title: {{date}}", "unhashable"),
         ("title: [", "expected"),
         ("a: " + "[" * 5_000, "nested"),
-        ('title: "a\\0b"', "stand for none"),
-        ('title: "\\ud800"', "stand for none"),
+        ('title: "a\\0b"', "invalid characters"),
+        ('title: "\\ud800"', "invalid characters"),
         ("? [a, b]\n: c", "unhashable"),
     ],
 )

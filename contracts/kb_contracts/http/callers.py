@@ -181,7 +181,7 @@ def check_framing(request: web.Request) -> None:
     """
     codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        raise EngineError("invalid_request", "The only Transfer-Encoding taken is chunked.")
+        raise EngineError("invalid_request", "Only the Transfer-Encoding chunked is supported.")
     if request.raw_path.startswith("/") or request.raw_path == "*":
         return
     try:

@@ -130,5 +130,5 @@ class _Sending:
                     self.moved = self.now()
         except Exception as error:
             self.failure = error
-            raise ConnectionAbortedError("the file did not come whole") from error
+            raise ConnectionAbortedError("the file arrived incomplete") from error
         self.is_whole = True

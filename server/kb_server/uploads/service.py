@@ -410,7 +410,7 @@ class Uploads:
             advice = _MAKE_ROOM if held_by_all else "The operator of the server must free space."
             raise UploadError(
                 "staging_full",
-                f"There is room for {room} more bytes, and {more} are to come.{why} {advice} Or try again in "
+                f"There is room for {room} more bytes, but {more} are needed.{why} {advice} Or try again in "
                 "some minutes.",
                 free_bytes=room,
             )
@@ -504,7 +504,7 @@ def _unusable(error: OSError) -> UploadError:
 def _receiving(upload_id: str) -> UploadError:
     return UploadError(
         "upload_receiving",
-        "The file is arriving at the upload URL just now. Wait for its end, then call kb_upload_finish.",
+        "The upload URL is receiving the file. Wait for the end of the transfer, then call kb_upload_finish.",
         upload_id=upload_id,
     )
 

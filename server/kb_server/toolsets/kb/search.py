@@ -351,5 +351,7 @@ def _hint(
     if hits and arguments.detail == "locations":
         hints.append("kb_get with document_id and chunk_offset=chunk_index reads a text.")
     if any(hit.truncated for hit in hits):
-        hints.append("A truncated text is whole in kb_get with its document_id and chunk_offset=chunk_index.")
+        hints.append(
+            "kb_get with document_id and chunk_offset=chunk_index returns the full text of a result."
+        )
     return " ".join(hints)

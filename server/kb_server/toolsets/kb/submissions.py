@@ -208,7 +208,7 @@ def _hint(job: m.Job, document: m.Document | None) -> str:
         return "Its job has completed; kb_get shows its text."
     if document.status == "empty":
         return why_empty(document)
-    done = "It was there already; nothing was doubled." if job.deduplicated else "It can be searched now."
+    done = "It existed already; nothing was added." if job.deduplicated else "It can be searched now."
     if job.outcome == "replaced":
         stays = what_stays(job, document) or "the earlier document of its source_path is replaced"
         done += f" {stays[0].upper()}{stays[1:]}."
@@ -492,7 +492,7 @@ has changed meanwhile. Notes only."""
                 job_id=job.id,
             )
         hint = (
-            f"Not done yet: the update goes on as job {job.id}. Ask kb_jobs with this job_id and "
+            f"Not done yet: the update continues as job {job.id}. Ask kb_jobs with this job_id and "
             "wait_seconds until it has completed; until then the note has its old text. Do not send it again."
         )
         try:

@@ -168,7 +168,7 @@ def _filters(filters: KnowledgeFilters) -> m.Filters:
     if days.start is not None and days.end is not None and days.end < days.start:
         raise ToolError(
             INVALID,
-            f"The parameter `filters.date_range.end` takes a day from {days.start} on; got {days.end}.",
+            f"The parameter `filters.date_range.end` must be a day from {days.start} on; got {days.end}.",
             parameter="filters.date_range.end",
         )
     names = None

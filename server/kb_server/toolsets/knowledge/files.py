@@ -117,7 +117,7 @@ def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
         real = Path(os.path.realpath(path))
     except ValueError as error:
         raise ToolError(
-            INVALID, "The parameter `file_path` holds a NUL character.", parameter="file_path"
+            INVALID, "The parameter `file_path` contains a NUL character.", parameter="file_path"
         ) from error
     for root in roots:
         folder = Path(os.path.realpath(Path(root).expanduser()))

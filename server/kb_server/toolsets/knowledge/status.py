@@ -164,7 +164,7 @@ class KnowledgeTaskStatusResult(Success, kw_only=True):
         float | None,
         Meta(description="including the tasks before it; 0 once it has ended, null: not known yet"),
     ]
-    error: Annotated[str | None, Meta(description="a stable code; null where it has not failed")]
+    error: Annotated[str | None, Meta(description="a stable code; null if the task has not failed")]
     result: TaskResult | UnsetType = UNSET
     total_time_seconds: Annotated[float, Meta(ge=0, description="from its submission")] | UnsetType = UNSET
     message: str | UnsetType = UNSET
@@ -237,7 +237,9 @@ def canceller(services: Services) -> CancelTask:
 
     async def cancel(task_id: str, _call: Call) -> None:
         if not is_uuid(task_id):
-            raise ToolError(INVALID, "taskId takes a UUID, as knowledge-add answers it.", parameter="taskId")
+            raise ToolError(
+                INVALID, "taskId must be a UUID, as returned by knowledge-add.", parameter="taskId"
+            )
         try:
             await services.engine.call(CANCEL_JOB, path={"job_id": task_id.lower()})
         except EngineFault as fault:

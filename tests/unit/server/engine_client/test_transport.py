@@ -210,7 +210,7 @@ class TestSendingTwice:
             raise ConnectionResetError
 
         async with peer(leaves) as made, pool_to(made) as pool:
-            with pytest.raises(EngineUnreachable, match="without an answer"):
+            with pytest.raises(EngineUnreachable, match="without a response"):
                 await pool.exchange(Question())
             assert made.connections == 1
 
@@ -318,7 +318,7 @@ class TestTime:
                 advance(ANSWER_SECONDS / 2)
 
         async with peer(drips) as made, pool_to(made) as pool:
-            with pytest.raises(EngineTimeout, match="not arrived whole"):
+            with pytest.raises(EngineTimeout, match="was incomplete after"):
                 await pool.exchange(Question())
 
     async def test_a_short_silence_counts_on_a_connection_that_waited_longer(self) -> None:

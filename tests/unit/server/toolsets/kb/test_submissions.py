@@ -351,7 +351,7 @@ async def test_a_file_without_text_is_empty_in_every_answer(
     upload_id = await sent(tools, b" \n ")
     finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=JOB_SECONDS)
     assert (finish["status"], finish["document_status"]) == ("completed", "empty")
-    assert finish["hint"] == f"No search finds document {finish['document_id']}: {NO_TEXT}"
+    assert finish["hint"] == f"Searches cannot find document {finish['document_id']}: {NO_TEXT}"
     later = await tools.ok("kb_jobs", job_id=finish["job_id"])
     assert later["hint"] == finish["hint"]
 

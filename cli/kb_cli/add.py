@@ -166,7 +166,7 @@ _LOOK_SECONDS = 0.5
 def unknown_format(extension: str) -> str:
     """Return the reason for not ingesting a file with this extension, and advice."""
     kind = f"{extension} is no format" if extension else "without an extension there is no format"
-    return f"{kind} that kb reads; kb add --as-text takes it for text"
+    return f"{kind} that kb reads; kb add --as-text reads it as text"
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,5 +164,5 @@ def _split(values: Sequence[str]) -> tuple[str, ...]:
 def _period(text: str) -> timedelta:
     found = _PERIOD.fullmatch(text)
     if found is None or not int(found[1]):
-        raise CliError(Exit.USAGE, f"{text!r} is no time: write 30m, 12h, 90d or 4w")
+        raise CliError(Exit.USAGE, f"{text!r} is not a period: write it like 30m, 12h, 90d or 4w")
     return timedelta(seconds=int(found[1]) * _UNITS[found[2]])

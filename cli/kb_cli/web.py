@@ -146,7 +146,7 @@ def _parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
     if place.scheme not in ("http", "https") or not host or port == 0:
         raise NotFetched(f"it leads to {str(place)[:200]}, which is no http:// or https:// URL")
     if place.userinfo:
-        raise NotFetched("it holds a name or a password; a page behind one is not fetched")
+        raise NotFetched("it contains a user name or a password; pages with a login are not fetched")
     return place.copy_with(fragment=None)
 
 

@@ -129,7 +129,7 @@ def _check_chain(
             parts = _LINE.match(line)
             entry = _entry(line)
             if parts is None or entry is None:
-                yield Break(chain, number + 1, "this is no line of the log")
+                yield Break(chain, number + 1, "this is not a line of the log")
                 continue
             if entry.number != number + 1:
                 yield Break(chain, number + 1, f"the line before {entry.number} is {number}")

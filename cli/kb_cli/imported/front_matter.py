@@ -46,7 +46,7 @@ def read(source: str) -> dict[str, Any]:
     if members is None or members == "":
         return {}
     if not isinstance(members, dict):
-        raise NoMapping("it is no mapping of names to values")
+        raise NoMapping("it is not a mapping of names to values")
     return {str(name): value for name, value in members.items()}
 
 

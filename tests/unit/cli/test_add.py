@@ -159,8 +159,8 @@ def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Pa
     assert pipe.getvalue().splitlines() == [
         "failed\t7.txt\tbroken",
         "skipped\t1 file without extension\twithout an extension there is no format that kb reads; "
-        "kb add --as-text takes it for text",
-        "skipped\t30 files .xyz\t.xyz is no format that kb reads; kb add --as-text takes it for text",
+        "kb add --as-text reads it as text",
+        "skipped\t30 files .xyz\t.xyz is no format that kb reads; kb add --as-text reads it as text",
     ]
 
 

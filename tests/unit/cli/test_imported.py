@@ -220,8 +220,8 @@ BOMB = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]"
     ("source", "words"),
     [
         (BOMB, "aliases"),
-        ("- one\n- two", "no mapping"),
-        ("just words", "no mapping"),
+        ("- one\n- two", "not a mapping"),
+        ("just words", "not a mapping"),
         ("title: {{date}}", "unhashable"),
         ("title: [", "expected"),
         ("a: " + "[" * 5_000, "nested"),

@@ -93,7 +93,7 @@ def test_another_file_may_be_named(kb: Kb, tmp_path: Path, monkeypatch: pytest.M
         (("create", "ci", "--rights", "fly"), Exit.FAILED, "'fly' is no right"),
         (("create", "ci", "--rights", ""), Exit.FAILED, "needs a right"),
         (("create", "ci", "--expires", "soon"), Exit.USAGE, "30m, 12h, 90d"),
-        (("create", "ci", "--expires", "0d"), Exit.USAGE, "no time"),
+        (("create", "ci", "--expires", "0d"), Exit.USAGE, "not a period"),
         (("revoke", "ci"), Exit.FAILED, "There is no key 'ci'"),
         (("rotate", "ci"), Exit.FAILED, "There is no key 'ci'"),
     ],

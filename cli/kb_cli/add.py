@@ -158,7 +158,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 SOURCE_PATH_CHARS = 1_000
-_NO_OCR = "OCR does not apply to it: its text is taken"
+_NO_OCR = "OCR does not apply to it: its text is read directly"
 _LOOK_SECONDS = 0.5
 """Time between two checks of jobs while files are sent, in seconds."""
 
@@ -166,7 +166,7 @@ _LOOK_SECONDS = 0.5
 def unknown_format(extension: str) -> str:
     """Return the reason for not ingesting a file with this extension, and advice."""
     kind = f"{extension} is no format" if extension else "without an extension there is no format"
-    return f"{kind} that kb reads; kb add --as-text takes it for text"
+    return f"{kind} that kb reads; kb add --as-text reads it as text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +342,8 @@ class Adding:
                 self._await_oldest()
         except KeyboardInterrupt:
             done = sum(result.outcome in _DONE for result in self._results)
-            sent = f", {len(self._waiting)} more are sent and will be" if self._waiting else ""
-            message = f"interrupted: {done} of {self.progress.files} files are in{sent}"
+            sent = f", {len(self._waiting)} more sent and in progress" if self._waiting else ""
+            message = f"interrupted: {done} of {self.progress.files} files added{sent}"
             raise CliError(Exit.INTERRUPTED, f"{message}; the same command continues") from None
         return self._results
 

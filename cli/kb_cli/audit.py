@@ -20,7 +20,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         raise CliError(Exit.USAGE, "--known goes with --check")
     folder = read(AuditSettings, options).folder(read(ClientSettings, options).home)
     if not folder.is_dir():
-        words = f"{folder}: there is no audit log. KB_AUDIT=true has engine and server write one."
+        words = f"{folder}: there is no audit log. With KB_AUDIT=true engine and server write one."
         raise CliError(Exit.FAILED, words)
     if options.check:
         return _check(folder, options.known, out)
@@ -69,6 +69,4 @@ def _heads(file: Path) -> list[Head]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Head])
     except (OSError, msgspec.DecodeError) as error:
-        raise CliError(
-            Exit.USAGE, f"{file}: these are no heads as `kb audit --heads` prints them: {error}"
-        ) from error
+        raise CliError(Exit.USAGE, f"{file}: not the output of `kb audit --heads`: {error}") from error

@@ -37,10 +37,10 @@ def run(options: argparse.Namespace, out: Output) -> int:
     is_whole = not found["damage"] and repaired == len(hurt)
     could_help = found["damage"] or any(not each["repaired"] for each in hurt)
     if could_help and not options.repair:
-        out.note("kb check --repair makes again what is derived, and names the rest")
+        out.note("kb check --repair rebuilds derived data and lists the remaining damage")
     if not out.answered(found):
-        mended = f", {repaired} were mended" if repaired else ""
-        summary = f"{found['documents']} documents looked at, {len(hurt)} are hurt{mended}"
+        mended = f", {repaired} repaired" if repaired else ""
+        summary = f"{found['documents']} documents checked, {len(hurt)} damaged{mended}"
         out.text(summary, style="green" if is_whole else "yellow")
     return Exit.OK if is_whole else Exit.FAILED
 
@@ -72,9 +72,9 @@ async def _damage(settings: EngineSettings, options: argparse.Namespace, out: Ou
         return Damage([], [])
     found = await asyncio.to_thread(examine, settings.database, repair=options.repair)
     for each in found.mended:
-        out.note(f"the base was damaged: {each}: mended (its indexes made again from its tables)")
+        out.note(f"the base was damaged: {each}: repaired (indexes rebuilt from the tables)")
     for each in found.left:
-        why = "; its tables are hurt, and not an index alone: restore it from a copy (kb restore)"
+        why = "; its tables are damaged, not only an index: restore it from a copy (kb restore)"
         out.note(f"the base is damaged: {each}{why if options.repair else ''}")
     return found
 
@@ -83,6 +83,6 @@ def _line(finding: Finding, repair: bool) -> str:
     title = f"document {finding.document_id} ({finding.title[:60]})"
     if not repair:
         return f"{title}: {', '.join(finding.faults)}"
-    parts = [f"{each}: mended" for each in finding.done]
+    parts = [f"{each}: repaired" for each in finding.done]
     parts += [f"{each}; {_REST}" for each in finding.left]
     return f"{title}: {', '.join(parts)}"

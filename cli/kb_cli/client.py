@@ -174,7 +174,7 @@ class EngineClient:
             model = operation.models.get(response.status_code, operation.response_model)
             return msgspec.json.decode(response.content, type=model)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._no_engine(f"its answer does not fit: {error}") from error
+            raise self._no_engine(f"its response is invalid: {error}") from error
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -204,7 +204,7 @@ class EngineClient:
         try:
             problem = msgspec.json.decode(response.content, type=Problem)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._no_engine(f"its problem document does not fit: {error}")
+            return self._no_engine(f"its problem document is invalid: {error}")
         match problem.code:
             case "queue_full":
                 return QueueFull(Exit.FAILED, problem.detail)
@@ -212,7 +212,8 @@ class EngineClient:
                 return UnsupportedFormat(Exit.FAILED, problem.detail)
             case "unauthorized":
                 return CliError(
-                    Exit.FAILED, "the engine refuses the key; set KB_API_KEY (or --api-key) to its own"
+                    Exit.FAILED,
+                    "the engine refuses the key; set KB_API_KEY (or --api-key) to the engine's key",
                 )
             case "invalid_parameter" if problem.parameter in _IDS:
                 return CliError(Exit.USAGE, _IDS[problem.parameter])
@@ -230,4 +231,4 @@ class EngineClient:
         return isinstance(found, dict) and "mcp" in found
 
     def _no_engine(self, why: str) -> CliError:
-        return CliError(Exit.FAILED, f"what answers at {self._url} is no engine of this version: {why}")
+        return CliError(Exit.FAILED, f"the service at {self._url} is not an engine of this version: {why}")

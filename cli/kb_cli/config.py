@@ -81,7 +81,7 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
     file = Path(named).expanduser() if named else DEFAULT_FILE
     if not file.is_file():
         if named:
-            raise CliError(Exit.USAGE, f"{file}: there is no such file of settings")
+            raise CliError(Exit.USAGE, f"{file}: there is no such settings file")
         return None
     try:
         settings = tomllib.loads(file.read_text("utf-8"))

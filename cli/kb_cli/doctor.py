@@ -77,9 +77,7 @@ def _settings(options: argparse.Namespace) -> Iterator[Finding]:
         for kind in (ClientSettings, EngineSettings, ServerSettings):
             read(kind, options)
     except (SettingsError, CliError) as error:
-        yield Finding(
-            "wrong", "settings", str(error), "`kb config` shows all of them, and where each is from"
-        )
+        yield Finding("wrong", "settings", str(error), "`kb config` shows all settings and their sources")
     else:
         source = f"from {file.resolve()} and the environment" if file else "from the environment"
         yield Finding("well", "settings", source)
@@ -89,8 +87,8 @@ def _packages(_options: argparse.Namespace) -> Iterator[Finding]:
     yield Finding("well", "kb", f"{VERSION} on Python {platform.python_version()}")
     for extra, package in _PACKAGES.items():
         if find_spec(package) is None:
-            advice = f"where it is to run here: {install_command(extra)}"
-            yield Finding("note", "packages", f"those of the {extra} are not installed", advice)
+            advice = f"to run it here: {install_command(extra)}"
+            yield Finding("note", "packages", f"packages of the {extra} are not installed", advice)
 
 
 def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
@@ -101,13 +99,15 @@ def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
     home = settings.home.expanduser()
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        advice = "give this user the right, or name another folder in KB_HOME"
-        yield Finding("wrong", "data folder", f"{there} may not be written", advice)
+        advice = "give this user write access, or set KB_HOME to another folder"
+        yield Finding("wrong", "data folder", f"{there} is not writable", advice)
         return
     free = shutil.disk_usage(there).free
-    what = f"{home}{'' if home == there else ', which is made at the first start'}, {free >> 20:,} MiB free"
+    what = f"{home}{'' if home == there else ', created at the first start'}, {free >> 20:,} MiB free"
     if free < _LEAST_FREE:
-        yield Finding("wrong", "data folder", what, "free some room: an engine without any takes nothing in")
+        yield Finding(
+            "wrong", "data folder", what, "free disk space: without it the engine accepts no documents"
+        )
     else:
         yield Finding("well", "data folder", what)
 
@@ -118,16 +118,16 @@ def _keys(options: argparse.Namespace) -> Iterator[Finding]:
     except (SettingsError, CliError):
         return  # reported above
     if not file.exists():
-        yield Finding("well", "keys", "none is named; `kb keys create` makes one")
+        yield Finding("well", "keys", "no key file; `kb keys create` creates a key")
         return
     try:
         keys = KeyFile(file).read()
     except KeysDamaged as error:
-        yield Finding("wrong", "keys", str(error), "until then nothing starts")
+        yield Finding("wrong", "keys", str(error), "engine and server do not start until it is repaired")
         return
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
-        words = f"others may read or change {file}: its mode is {mode:04o}"
+        words = f"other users may read or change {file}: its mode is {mode:04o}"
         yield Finding("wrong", "keys", words, f"chmod 600 {file}")
     now = datetime.now(UTC)
     states = Counter(key.state(now) for key in keys)
@@ -153,23 +153,23 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
     counts = f"{status.documents.total} documents, {status.chunks} chunks"
     yield Finding("well", "engine", f"{status.version} at {url}: {counts}")
     if status.version != VERSION:
-        advice = "install the same version of both where something does not work"
+        advice = "install the same version of both if there are problems"
         yield Finding("note", "version", f"the engine is {status.version}, this command {VERSION}", advice)
     if not isinstance(status.sandbox, msgspec.UnsetType):
         is_whole = status.sandbox.holds and not status.sandbox.missing
         verdict: Verdict = "well" if is_whole else "note"
-        beyond = None if is_whole else "docs/security.md says what readers of files can reach without it"
+        beyond = None if is_whole else "docs/security.md describes the risks of file readers without it"
         yield Finding(verdict, "sandbox", sandbox_line(status.sandbox), beyond)
     for issue in status.issues:
         yield Finding("wrong", "engine", issue)
-    model = f"{status.model.name}, {'loaded' if status.model.loaded else 'loaded with the first use'}"
+    model = f"{status.model.name}, {'loaded' if status.model.loaded else 'loaded at the first use'}"
     yield Finding("well", "model", model)
     if status.queue.failed:
-        advice = "`kb jobs --status failed` says why, `kb jobs ID --retry` tries again"
+        advice = "`kb jobs --status failed` shows the reasons, `kb jobs ID --retry` retries a job"
         yield Finding("note", "jobs", f"{status.queue.failed} failed", advice)
     if not status.storage.is_withheld and status.storage.free_bytes < _LEAST_FREE:
-        left = f"{status.storage.free_bytes >> 20:,} MiB are left at {status.storage.path}"
-        yield Finding("wrong", "storage", left, "free some room, or delete documents")
+        left = f"{status.storage.free_bytes >> 20:,} MiB free at {status.storage.path}"
+        yield Finding("wrong", "storage", left, "free disk space, or delete documents")
 
 
 def _server(options: argparse.Namespace) -> Iterator[Finding]:
@@ -184,21 +184,23 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
             if "CERTIFICATE_VERIFY_FAILED" not in str(error):
                 raise
             refused = str(error).partition("verify failed: ")[2].rpartition(" (_ssl")[0]
-            advice = "clients have to trust it, and ask by a name in it: KB_PUBLIC_URL says by which"
-            yield Finding("note", "certificate", f"that of {base} is not taken here: {refused}", advice)
+            advice = "clients must trust it and use a name in it: set that name in KB_PUBLIC_URL"
+            yield Finding(
+                "note", "certificate", f"the certificate of {base} is not trusted here: {refused}", advice
+            )
             response = _ask(f"{base}/readyz", verify=False)
         answer = response.json()
         reason = answer.get("reason", "") if isinstance(answer, dict) else None
     except httpx.HTTPError as error:
         yield Finding(
-            "wrong", "server", f"nobody answers at {base} ({error})", "start it: kb up, or kb serve"
+            "wrong", "server", f"no server answers at {base} ({error})", "start it: kb up, or kb serve"
         )
         return
     except ValueError:
         reason = None
     if reason is None or response.status_code not in (200, 503):
-        advice = "set KB_MCP_PORT to a free port, or end what listens there"
-        yield Finding("wrong", "server", f"what answers at {base} is no server of kb", advice)
+        advice = "set KB_MCP_PORT to a free port, or stop the process on this one"
+        yield Finding("wrong", "server", f"the service at {base} is not a server of kb", advice)
     elif response.status_code == 200:
         yield Finding("well", "server", f"{base}/mcp")
     else:
@@ -224,15 +226,17 @@ def _clients(options: argparse.Namespace) -> Iterator[Finding]:
                 continue
             entry = None
         except (OSError, ValueError, NotEditable) as error:
-            yield Finding("wrong", client.title, f"{file} {error}", "the client cannot read it either")
+            yield Finding(
+                "wrong", client.title, f"{file} {error}", "the client cannot read it either; correct the file"
+            )
             continue
         if entry is None:
-            yield Finding("note", client.title, "does not know kb", f"kb connect {name}")
+            yield Finding("note", client.title, "not configured for kb", f"kb connect {name}")
         elif entry == client.entry(server):
-            yield Finding("well", client.title, "knows kb")
+            yield Finding("well", client.title, "configured for kb")
         else:
-            advice = f"if this kb is meant: kb connect {name}"
-            yield Finding("note", client.title, "knows a kb that is set otherwise", advice)
+            advice = f"to use this kb: kb connect {name}"
+            yield Finding("note", client.title, "configured for a different kb", advice)
 
 
 _CHECKS: tuple[Callable[[argparse.Namespace], Iterator[Finding]], ...] = (

@@ -113,7 +113,8 @@ def save_original(client: EngineClient, document: m.Document, path: Path) -> Non
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != document.sha256:
             raise CliError(
-                Exit.FAILED, f"what the engine keeps of document {document.id} is not what was sent"
+                Exit.FAILED,
+                f"the file of document {document.id} differs from the one sent: its SHA-256 is wrong",
             )
         partial.replace(path)
     except OSError as error:
@@ -152,7 +153,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
     if answer.incomplete:
         out.note(f"incomplete: {answer.incomplete}")
     if answer.results and answer.weak:
-        out.text("weak: nothing matches well, these are only the nearest\n", style="yellow")
+        out.text("weak: nothing matches well; these are the nearest passages\n", style="yellow")
     for place, result in enumerate(answer.results, 1):
         collection, tags = collection_and_tags(result.tags)
         chunk, document = result.chunk, result.document
@@ -192,7 +193,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
     if options.document is not None and (options.source_path is not None or tags):
         raise CliError(
             Exit.USAGE,
-            "give a document's number or uid, or what to list: --source-path, --collection, --tags; not both",
+            "give a document's number or uid, or a filter (--source-path, --collection, --tags), not both",
         )
     if options.document is None and options.original is not None:
         raise CliError(Exit.USAGE, "--original saves the file of one document: give its number or uid")
@@ -245,7 +246,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
         out.text("\n" + chunk.text)
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
-        out.note(f"{end} of {document.chunk_count} chunks; go on with --offset {end}")
+        out.note(f"{end} of {document.chunk_count} chunks; continue with --offset {end}")
 
 
 def _show_list(found: m.DocumentList, out: Output) -> None:
@@ -258,7 +259,7 @@ def _show_list(found: m.DocumentList, out: Output) -> None:
     out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
     end = found.offset + len(rows)
     if rows and end < found.total:
-        out.note(f"{end} of {found.total} documents, the newest first; go on with --offset {end}")
+        out.note(f"{end} of {found.total} documents, newest first; continue with --offset {end}")
 
 
 def remove(options: argparse.Namespace, out: Output) -> int:
@@ -288,7 +289,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
     if not out.answered(total):
         out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
         if total.documents and not options.purge:
-            out.note("kb history ID --restore brings one back.")
+            out.note("kb history ID --restore restores a document.")
     return Exit.PARTLY if failures else Exit.OK
 
 
@@ -386,7 +387,7 @@ def _note_text(given: str) -> str:
     if len(text) > m.MAX_NOTE_CHARS:
         raise CliError(
             Exit.USAGE,
-            f"a note has at most {m.MAX_NOTE_CHARS} characters; take it in as a file with `kb add`",
+            f"a note has at most {m.MAX_NOTE_CHARS} characters; add it as a file with `kb add`",
         )
     return text
 
@@ -398,7 +399,7 @@ def _report_job(job: m.Job, out: Output, document: m.Document | None = None) -> 
         collection, _ = collection_and_tags(job.tags)
         same = "; the same text was there already" if job.deduplicated else ""
         if job.outcome == "replaced":
-            same += f"; {what_stays(job, document) or 'what its source had before is replaced'}"
+            same += f"; {what_stays(job, document) or 'the earlier document of its source is replaced'}"
         out.text(f"Document {job.document_id} in {collection}{same}.", style="green")
     elif job.error is None:
         out.text(f"Job {job.id} is {job.status}.")

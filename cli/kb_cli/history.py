@@ -51,7 +51,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.diff and options.version is None:
         raise CliError(Exit.USAGE, "--diff needs a version")
     if options.purge and options.version is not None:
-        raise CliError(Exit.USAGE, "--purge takes all versions; name none")
+        raise CliError(Exit.USAGE, "--purge deletes all versions; leave out the version")
 
 
 def _list(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
@@ -77,7 +77,7 @@ def _list(client: EngineClient, options: argparse.Namespace, out: Output) -> Non
     out.table(["id", "version", "was", "at", "title", "collection", "tags", "kept until"], rows)
     end = found.offset + len(rows)
     if rows and end < found.total:
-        out.note(f"{end} of {found.total} versions, the latest first; go on with --offset {end}")
+        out.note(f"{end} of {found.total} versions, latest first; continue with --offset {end}")
 
 
 def _show(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
@@ -130,16 +130,16 @@ def _restore(client: EngineClient, options: argparse.Namespace, out: Output) -> 
         path = {"document_id": options.document}
         latest = client.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1)).versions
         if not latest:
-            raise CliError(Exit.NOT_FOUND, f"nothing is kept of document {options.document} from before")
+            raise CliError(Exit.NOT_FOUND, f"no earlier version of document {options.document} is kept")
         version = latest[0].version
     place = {"document_id": options.document, "version": version}
     restored = client.call(RESTORE_VERSION, path=place)
     if not out.answered(restored):
-        text = f"Document {restored.id} is as it was in version {version} (version {restored.version} now)."
+        text = f"Document {restored.id} is restored to version {version}, as version {restored.version}."
         out.text(text, style="green")
 
 
 def _purge(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
     purged = client.call(PURGE_VERSIONS, path={"document_id": options.document})
     if not out.answered(purged):
-        out.text(f"Versions that are kept no longer: {purged.versions}")
+        out.text(f"Versions deleted: {purged.versions}")

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
             case "revoke":
                 key = file.revoke(options.key)
                 if not out.answered(_view(key)):
-                    out.text(f"The key {key.name} opens nothing any more.")
+                    out.text(f"The key {key.name} is revoked.")
             case _:
                 _list(file.read(), out)
     except (KeyRefused, KeysDamaged) as error:
@@ -88,8 +88,8 @@ def _note_unusual(key: Key, out: Output) -> None:
                 tag_of(begins)
         except ToolError:
             out.note(
-                f"{pattern}: kb makes no collection that is called so: names are lower-case letters, digits, "
-                "hyphens and underscores. Only what others send to the engine's API may be in one."
+                f"{pattern}: not a name that kb creates: names are lower-case letters, digits, hyphens and "
+                "underscores. Only other clients of the engine's API can use it."
             )
 
 
@@ -115,7 +115,7 @@ def _show_token(out: Output, file: KeyFile, key: Key, token: str) -> None:
     if out.answered(view):
         return
     out.text(token)
-    out.note(f"This is the only time that the token of {key.name} is shown; {file.path} has its hash alone.")
+    out.note(f"The token of {key.name} is shown only now; {file.path} has only its hash.")
 
 
 def _list(keys: Sequence[Key], out: Output) -> None:
@@ -164,5 +164,5 @@ def _split(values: Sequence[str]) -> tuple[str, ...]:
 def _period(text: str) -> timedelta:
     found = _PERIOD.fullmatch(text)
     if found is None or not int(found[1]):
-        raise CliError(Exit.USAGE, f"{text!r} is no time: write 30m, 12h, 90d or 4w")
+        raise CliError(Exit.USAGE, f"{text!r} is not a period: write it like 30m, 12h, 90d or 4w")
     return timedelta(seconds=int(found[1]) * _UNITS[found[2]])

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
     except (MigrationRefused, BaseRefused, StartError) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     except EngineError as error:
-        raise CliError(Exit.FAILED, f"{error.detail} Run it again to go on.") from error
+        raise CliError(Exit.FAILED, f"{error.detail} Run it again to continue.") from error
     if not out.answered(made):
         place = printable(options.target)
         held = f"{made.documents} documents ({made.passages} passages, {made.versions} earlier versions)"

@@ -78,7 +78,7 @@ def confirmed(question: str) -> bool:
         CliError: there is no terminal.
     """
     if not sys.stdin.isatty():
-        raise CliError(Exit.USAGE, "this asks for a yes on a terminal; elsewhere say --yes")
+        raise CliError(Exit.USAGE, "this needs a confirmation on a terminal; without one, pass --yes")
     sys.stderr.write(printable_line(question) + " [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -115,7 +115,7 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
                     reindex_postgres(settings.address, embedder=identity, embed=embed, progress=progress)
                 )
     except EmbedderUnavailable as error:
-        raise CliError(Exit.FAILED, f"{error}; what is done stays, run it again to go on") from error
+        raise CliError(Exit.FAILED, f"{error}; run it again to continue") from error
     except (BaseRefused, TextRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     base = str(settings.address or settings.database)

@@ -157,7 +157,7 @@ def _describe(
     try:
         wanted = msgspec.convert({"name": name, **present, **given}, r.CollectionRequest)
     except msgspec.ValidationError as error:
-        raise CliError(Exit.USAGE, f"a description does not fit: {error}") from error
+        raise CliError(Exit.USAGE, f"a description is invalid: {error}") from error
     return client.call(
         PUT_COLLECTION,
         path={"collection_id": known.id if known else r.collection_id(name)},

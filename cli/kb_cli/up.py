@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
 
 def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, running: str | None) -> int:
     if running is not None:
-        there = f"the engine of this data folder runs already, at {running}"
+        there = f"the engine of this data folder is already running at {running}"
         raise CliError(Exit.FAILED, f"{there}; stop it, or leave --single out to use it")
     from kb_engine import serving
     from kb_engine.app import CALLS
@@ -105,7 +105,7 @@ def _print_addresses(
         header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"'
     elif not settings.oauth_issuer and checked_keys(settings).has_file_keys:
         header = ' --header "Authorization: Bearer $TOKEN"'
-        advice = "\nafter TOKEN=..., the token of a key: kb keys create prints it once"
+        advice = "\nfirst set TOKEN to the token of a key; kb keys create prints it once"
     out.text("kb is up; Ctrl-C stops it.", style="bold green")
     pages = f"  pages        {url}/\n" if settings.pages else ""
     out.text(
@@ -113,14 +113,17 @@ def _print_addresses(
         f"{pages}"
         f"  engine       {listening}{further}\n"
         f"  data folder  {settings.home}\n\n"
-        "Claude Code learns of it with:\n"
+        "To connect Claude Code:\n"
         f"  claude mcp add --transport http kb {url}/mcp{header}{advice}"
     )
     if EXTRA not in settings.toolsets:
         out.text(f"{EXTRA_USE}:\n  claude mcp add --transport http {EXTRA} {url}/mcp/{EXTRA}{header}")
     if (engine_url := _reachable(listening)) != settings.engine_url.rstrip("/"):
         # The other commands use the data folder of the settings, which may be another one.
-        out.text(f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={engine_url}")
+        out.text(
+            "\nTo use this engine with kb search, kb add and other commands:\n"
+            f"  export KB_ENGINE_URL={engine_url}"
+        )
     out.stdout.flush()
 
 
@@ -252,7 +255,7 @@ class Up:
         url = await self._url_of(server)
         if url is None:
             return server.child
-        shared = "" if self._running is None else "  (it ran already, and goes on)"
+        shared = "" if self._running is None else "  (already running; kb up does not stop it)"
         _print_addresses(self._out, self._settings, url, listening, shared)
         return None
 

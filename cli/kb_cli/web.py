@@ -146,7 +146,7 @@ def _parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
     if place.scheme not in ("http", "https") or not host or port == 0:
         raise NotFetched(f"it leads to {str(place)[:200]}, which is no http:// or https:// URL")
     if place.userinfo:
-        raise NotFetched("it holds a name or a password; a page behind one is not fetched")
+        raise NotFetched("it contains a user name or a password; pages with a login are not fetched")
     return place.copy_with(fragment=None)
 
 
@@ -163,7 +163,7 @@ async def _fetch_once(
     for address in found:
         if not is_allowed(address):
             raise NotFetched(
-                f"{place.host} is {address}, which is not of the internet; --private allows such addresses"
+                f"{place.host} is {address}, not a public address; --private allows such addresses"
             )
     reason = f"{place.host} has no address"
     for address in found:
@@ -183,7 +183,7 @@ async def _fetch_once(
             httpx.InvalidURL,
             ValueError,
         ) as error:  # httpx parses the target of a redirect
-            raise NotFetched(f"{place.host} gives no answer that can be followed: {_words(error)}") from error
+            raise NotFetched(f"{place.host} gives no usable response: {_words(error)}") from error
         try:
             if response.has_redirect_location:
                 return _parsed(response.headers["Location"], place)
@@ -222,7 +222,7 @@ def _reencode(path: Path, encoding: str) -> None:
     try:
         text = path.read_bytes().decode(encoding)
     except (LookupError, UnicodeDecodeError) as error:
-        raise NotFetched(f"it is not the {encoding[:40]} that it is said to be") from error
+        raise NotFetched(f"it is not valid {encoding[:40]}, the encoding in its header") from error
     path.write_bytes(text.encode("utf-8-sig"))
 
 
@@ -237,6 +237,6 @@ def _name(place: httpx.URL, content_type: str) -> str:
             formats.format_of(name.name)
             ending = name.suffix
     if ending is None:
-        raise NotFetched(f"it is of the type {content_type[:80] or 'unknown'}, which is not taken")
+        raise NotFetched(f"it is of the type {content_type[:80] or 'unknown'}, which is not supported")
     stem = name.name.removesuffix(name.suffix) if name.suffix.lower() == ending.lower() else name.name
     return f"{stem[:_LONGEST_NAME]}{ending}"

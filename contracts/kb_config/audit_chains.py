@@ -129,13 +129,13 @@ def _check_chain(
             parts = _LINE.match(line)
             entry = _entry(line)
             if parts is None or entry is None:
-                yield Break(chain, number + 1, "this is no line of the log")
+                yield Break(chain, number + 1, "this is not a line of the log")
                 continue
             if entry.number != number + 1:
                 yield Break(chain, number + 1, f"the line before {entry.number} is {number}")
             stated = parts["hash"].decode()
             if hashlib.sha256(before + parts["body"] + b"}").hexdigest() != stated:
-                yield Break(chain, entry.number, "it is not as it was written, or not what stood here")
+                yield Break(chain, entry.number, "it was changed, or replaced by another line")
             if hashes.pop(entry.number, stated) != stated:
                 yield Break(chain, entry.number, "it is not the line that was the head before")
             before, number = bytes.fromhex(stated), entry.number

@@ -146,7 +146,7 @@ class BackgroundHandler(logging.Handler):
                 self._dropped += 1
                 return
             if self._dropped:
-                words = f"{self._dropped} log lines were dropped: nobody read them"
+                words = f"{self._dropped} log lines were dropped: the log was not read"
                 missing = logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, (), None)
                 self._lines.append(self.format(missing))
                 self._dropped = 0

@@ -105,7 +105,7 @@ class _Move:
                 document = await self._read()
             except EngineFault as fault:
                 return await self._given_up(fault)
-        raise self._failure("other changes of the document kept coming in between.", document)
+        raise self._failure("concurrent changes of the document prevented the move.", document)
 
     async def _once(self, document: Document) -> Document:
         """Swap the tags; if the target cannot be added, put the old tag back."""
@@ -157,7 +157,7 @@ class _Move:
             raise fault
         settled = await self._settled()
         if settled is None:
-            fault.aftermath = "The document may be in no collection now; then try the move again."
+            fault.aftermath = "The document may be in no collection now; if so, try the move again."
             raise fault
         if self.target in settled.tags:
             return settled

@@ -49,7 +49,8 @@ def tag_of(collection: str) -> str:
     if not is_name(collection):
         raise ToolError(
             "invalid_collection",
-            f"{collection[:80]!r} is no collection name. The parameter `collection` takes 1 to 63 lower-case "
+            f"{collection[:80]!r} is not a collection name. The parameter `collection` takes 1 to 63 "
+            "lower-case "
             "letters, digits, hyphens and underscores, the first a letter or a digit; such as `documents`, "
             "`memory` or `workspace`.",
             parameter="collection",
@@ -118,7 +119,8 @@ def _check_tag(tag: str) -> None:
     if not 1 <= len(tag) <= _MAX_TAG_CHARS or tag in (".", "..") or _NO_TAG.search(tag):
         raise ToolError(
             "invalid_tag",
-            f"{tag[:80]!r} is no tag: 1 to {_MAX_TAG_CHARS} characters, no control characters, commas or "
+            f"{tag[:80]!r} is not a tag: a tag has 1 to {_MAX_TAG_CHARS} characters, no control characters, "
+            "commas or "
             "slashes, no space at either end.",
             parameter="tags",
         )

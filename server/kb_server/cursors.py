@@ -19,7 +19,7 @@ def offset_of(cursor: str | None) -> int:
         return 0
     found = _CURSOR.fullmatch(cursor)
     if found is None:
-        raise ToolError(INVALID, "The cursor is none of this list's: leave it out.", parameter="cursor")
+        raise ToolError(INVALID, "The cursor is not from this list. Leave it out.", parameter="cursor")
     return int(found["offset"])
 
 

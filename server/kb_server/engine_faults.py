@@ -21,16 +21,17 @@ MESSAGES: Mapping[str, str] = {
         "The engine is unreachable at {url}: {detail}. Check that it runs and that KB_ENGINE_URL is right; "
         "then try again."
     ),
-    "engine_timeout": "The engine took the request and then kept silent. {detail} Try again.",
+    "engine_timeout": "The engine accepted the request but did not respond. {detail} Try again.",
     "engine_unauthorized": (
-        "The engine refused the server's KB_API_KEY; whoever runs the server must set it to the engine's key."
+        "The engine refused the server's KB_API_KEY. The operator of the server must set it to the engine's "
+        "key."
     ),
-    "engine_too_old": "{detail} Whoever runs the engine must upgrade it.",
+    "engine_too_old": "{detail} The operator of the engine must upgrade it.",
     "engine_busy": "The engine is busy: {detail} Try again in {wait}.",
     "engine_failed": "The engine failed: {detail} Try again; its log says more.",
     "engine_bad_answer": (
-        "What answers at KB_ENGINE_URL does not behave like an engine of this version. {detail} Whoever runs "
-        "the server must check that setting, and any proxy between the two."
+        "The service at KB_ENGINE_URL does not behave like an engine of this version. {detail} The operator "
+        "of the server must check that setting and any proxy in between."
     ),
     "engine_refused": "The engine refused the request: {detail}",
     "document_not_found": "{document} was not found.",
@@ -41,9 +42,12 @@ MESSAGES: Mapping[str, str] = {
     "tag_not_found": "{document} does not carry this tag.",
     "forbidden": "{detail}",
     "version_conflict": "{document} has changed in the meantime. Read it again, then repeat.",
-    "storage_full": "The engine has no space left: {detail} Remove documents, or ask whoever runs it.",
+    "storage_full": (
+        "The engine has no space left: {detail} Remove documents, or ask the operator of the engine for "
+        "space."
+    ),
     "embedder_unavailable": "The engine cannot load its embedding model: {detail}",
-    "in_progress": "The engine is still at work on this very request. Try again in a moment.",
+    "in_progress": "The engine is still processing this request. Try again in a moment.",
 }
 """By the fault's code, or by a refusal's reason; `engine_refused` stands for unknown reasons."""
 

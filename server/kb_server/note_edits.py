@@ -36,13 +36,13 @@ def replaced(text: str, old: str, new: str) -> str:
     if count == 0:
         raise ToolError(
             "text_not_found",
-            f"{quoted!r} does not stand in the note. Read it with kb_get, and pass `old` exactly as it "
-            "stands there, white space and line ends too.",
+            f"{quoted!r} is not in the note. Read the note with kb_get, and pass `old` exactly as in its "
+            "text, including white space and line ends.",
             parameter="old",
         )
     raise ToolError(
         "text_not_unique",
-        f"{quoted!r} stands {count} times in the note. Pass more of what is around the one that you mean.",
+        f"{quoted!r} occurs {count} times in the note. Pass a longer text around the intended place.",
         parameter="old",
         count=count,
     )

@@ -100,8 +100,8 @@ class OriginCheck:
                 421,
                 HOST_NOT_ALLOWED,
                 "host_not_allowed",
-                "This server is not reached by that Host. Add it to "
-                f"{self._setting_names.allowed_hosts} where it should be.",
+                "This server does not accept that Host. Add it to "
+                f"{self._setting_names.allowed_hosts} if it is correct.",
             )
         origins = request.headers.getall(hdrs.ORIGIN, ())
         if len(origins) > 1:
@@ -183,7 +183,7 @@ def _check_framing(request: web.Request) -> None:
             501,
             INVALID_REQUEST,
             "transfer_coding_not_supported",
-            "The only Transfer-Encoding taken is chunked.",
+            "Only the Transfer-Encoding chunked is supported.",
         )
     if request.raw_path.startswith("/") or request.raw_path == "*":
         return

@@ -172,11 +172,11 @@ async def test_each_key_is_given_the_tools_that_it_may_use(house: House, era: st
 async def test_a_tool_that_a_key_may_not_use_is_refused_and_asks_nobody(house: House) -> None:
     reader = house.key("reader", toolsets=("kb", "kb-extra"))
     refused = (await house.call(reader, "kb_addnote", text="x"))["refused"]
-    assert refused == {"error": "forbidden", "message": "This key may not write. Ask for one that may."}
+    assert refused == {"error": "forbidden", "message": "This key may not write. Use a key with this right."}
     refused = (await house.call(reader, "kb_delete", document_id=1))["refused"]
-    assert refused["message"] == "This key may not delete. Ask for one that may."
+    assert refused["message"] == "This key may not delete. Use a key with this right."
     refused = (await house.call(reader, "knowledge-status"))["refused"]
-    assert refused["message"] == "This key is not for the toolset knowledge. Ask for one that is."
+    assert refused["message"] == "This key may not use the toolset knowledge. Use a key that includes it."
     assert house.engine.journal.requests() == []
     assert "refused" not in await house.call(reader, "kb_status")
 
@@ -287,8 +287,7 @@ async def test_a_key_with_a_reach_adds_nothing_to_a_collection_outside_and_learn
         refused = (await house.call(token, tool, **arguments))["refused"]
         assert (refused["error"], refused["parameter"]) == ("forbidden", "collection")
         assert (
-            "Pass `collection`, one of those that it reaches: 'memory', 'team-' and more."
-            in refused["message"]
+            "Pass one of its collections as `collection`: 'memory', 'team-' and more." in refused["message"]
         )
         assert "refused" not in await house.call(token, tool, **arguments, collection="team-a")
 

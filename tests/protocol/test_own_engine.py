@@ -161,7 +161,7 @@ async def test_commands_and_kb_up_find_the_engine_and_keep_it(home: Path, start:
     up = Command.start("-m", "kb_cli.main", "up", **environment(home, KB_MCP_PORT=str(port)))
     try:
         await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{port}/readyz", up)
-        assert "it ran already" in up.output()
+        assert "already running" in up.output()
         await client.end()
         await an_unused_engine_has_ended(start, home)
         message = call("kb_search", query="stone")

@@ -320,9 +320,9 @@ async def test_what_does_not_fit_is_said_and_nothing_is_sent(opened: Open, tmp_p
             (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}),
             (415, "exe", [("a.exe", b"MZ")], {}),
             (422, "Choose a file, or write a text", [], {"text": " \n "}),
-            (422, "no collection name", [], {"text": "x", "collection": "Not a name"}),
-            (422, "no tag", [], {"text": "x", "tags": "a/b"}),
-            (422, "does not fit", [], {"text": "x", "title": "x" * 501}),
+            (422, "not a collection name", [], {"text": "x", "collection": "Not a name"}),
+            (422, "not a tag", [], {"text": "x", "tags": "a/b"}),
+            (422, "input is invalid", [], {"text": "x", "title": "x" * 501}),
             (413, "too large", [], {"text": "x" * (5 * m.MAX_NOTE_CHARS + 1)}),
         ]:
             response = await site.post("/add", *files, **fields)

@@ -153,7 +153,7 @@ async def test_two_who_edit_a_note_do_not_lose_a_word(
     await browser.value("window.left = true")
     await browser.value("document.querySelector('main form button').click()")
     await browser.loaded()
-    assert "Somebody else changed the note" in await browser.text()
+    assert "The note was changed meanwhile" in await browser.text()
     assert "Chutney of pears." in await browser.text()
     assert await browser.value("document.querySelector('textarea').value") == "Chutney of figs."
     await browser.press("main form button")

@@ -222,7 +222,7 @@ async def test_calls_past_the_bound_are_refused_and_none_is_lost(
         "error_type": "too_many_calls",
         "details": {"limit_calls": 3, "limit_bytes": 10_000},
     }
-    assert "Read answers" in error["message"]
+    assert "Read responses" in error["message"]
     await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}})
     await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
     assert (await wire.ask(call("echo", 5, text="x")))["id"] == 5

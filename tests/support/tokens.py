@@ -140,7 +140,7 @@ class Bad:
     words: str
 
 
-_SIGNATURE = "The token's signature does not fit."
+_SIGNATURE = "The token's signature is invalid."
 _UNPUBLISHED = "The token is signed with a key that the issuer does not publish."
 _ALGORITHM = "The token must be signed with a public key: RS, PS, ES or EdDSA."
 _GARBAGE = "The bearer token is neither a key of this server nor a JWT."
@@ -163,7 +163,7 @@ BAD = (
     _bad(
         "of another issuer",
         lambda it: it.token(iss="https://elsewhere.example"),
-        "The token is of another issuer.",
+        "The token is from another issuer.",
     ),
     _bad(
         "for another audience",
@@ -187,7 +187,7 @@ BAD = (
     _bad(
         "an ID token by its type",
         lambda it: it.token(header={"typ": "id+jwt"}),
-        "The token is no access token by its type.",
+        "The token's type is not that of an access token.",
     ),
     _bad("garbage in the form of a token", lambda _: "a.b.c", _GARBAGE),
     _bad("garbage", lambda _: "garbage", "The bearer token is not this server's key (token)."),

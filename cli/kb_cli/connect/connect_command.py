@@ -55,8 +55,9 @@ def run(options: argparse.Namespace, out: Output) -> None:
     if options.endpoint is not None and server.url not in entry.values():
         raise CliError(
             Exit.USAGE,
-            f"{client.title} speaks to no endpoint: it starts kb stdio, which asks an engine. Name that in "
-            "KB_ENGINE_URL (its key in KB_API_KEY) and leave out --endpoint, or connect another client",
+            f"{client.title} does not support endpoints: it starts kb stdio, which connects to an engine. "
+            "Set KB_ENGINE_URL to the engine's URL and KB_API_KEY to its key, and leave out --endpoint, or "
+            "connect another client",
         )
     entries = {
         options.name if toolset == "kb" else toolset: client.entry(server.of(toolset))
@@ -73,26 +74,28 @@ def run(options: argparse.Namespace, out: Output) -> None:
             else:
                 after = with_member(after, client.format, client.place, name, each)
     except NotEditable as error:
-        hint = f"do it by hand: kb connect {options.client} --print shows what belongs there"
+        hint = f"edit it by hand: kb connect {options.client} --print shows the entry"
         raise CliError(Exit.FAILED, f"{file} {error}; {hint}") from error
     if after != before:
         if not out.as_json:
             out.text(_difference(file, before, after, server))
         if not options.yes and not confirmed(f"Change {file}?"):
-            raise CliError(Exit.FAILED, f"{file} stays as it is")
+            raise CliError(Exit.FAILED, f"{file} is unchanged")
         if options.undo and _is_own(file, before, client, entries):
             _remove(file, before)
         else:
             _write(file, before, after)
     known = Known(options.client, "not connected" if options.undo else "connected", str(file))
     if not out.answered(known):
-        change = "from its next start on" if after != before else "as before"
-        knows = "does not know" if options.undo else "knows"
-        out.text(f"{client.title} {knows} {' and '.join(entries)} {change}.", style="green")
+        change = "configuration unchanged"
+        if after != before:
+            done = "removed" if options.undo else "configured"
+            change = f"{' and '.join(entries)} {done}, effective at the next start"
+        out.text(f"{client.title}: {change}.", style="green")
         if not options.undo and after != before and EXTRA not in entries:
             out.text(f"{EXTRA_USE}: kb connect {options.client} --toolsets {EXTRA}")
     if not options.undo and server.url in entry.values() and not _answers(server.url):
-        out.note(f"Nothing answers at {server.url} yet: start it with kb up")
+        out.note(f"No server answers at {server.url} yet: start it with kb up")
 
 
 def _checked_toolsets(names: str) -> list[str]:
@@ -107,7 +110,9 @@ def _checked(endpoint: str) -> str:
         url = urlsplit(endpoint)
         if url.scheme in ("http", "https") and url.hostname and url.port != 0:
             return endpoint
-    raise CliError(Exit.USAGE, f"--endpoint {endpoint!r} is no URL: write it as in http://127.0.0.1:3000/mcp")
+    raise CliError(
+        Exit.USAGE, f"--endpoint {endpoint!r} is not a URL: write it like http://127.0.0.1:3000/mcp"
+    )
 
 
 def _list(machine: Machine, name: str, server: Server, out: Output) -> None:
@@ -196,7 +201,7 @@ def _write(file: Path, before: str, text: str) -> None:
                 os.fsync(opened.fileno())
             new.replace(file)
     except OSError as error:
-        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it stays as it is") from error
+        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error
 
 
 def _is_own(file: Path, text: str, client: Client, names: Iterable[str]) -> bool:
@@ -219,7 +224,7 @@ def _remove(file: Path, before: str) -> None:
         _check_unchanged(file, before)
         file.unlink()
     except OSError as error:
-        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it stays as it is") from error
+        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error
 
 
 def _check_unchanged(file: Path, before: str) -> None:

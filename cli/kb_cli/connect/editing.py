@@ -54,7 +54,7 @@ def member_of(text: str, form: Format, place: Sequence[str], name: str) -> objec
             return None
         found = found[key]
         if not isinstance(found, dict):
-            raise NotEditable(f"has something else than an object at {'.'.join(place)}")
+            raise NotEditable(f"has a value other than an object at {'.'.join(place)}")
     return found.get(name)
 
 
@@ -100,7 +100,7 @@ def _drop(found: dict[str, Any], keys: Sequence[str]) -> None:
 
 def _checked(edited: str, form: Format, wanted: dict[str, Any]) -> str:
     if value_of(edited, form) != wanted:
-        raise NotEditable("cannot be edited without changing what else it says")
+        raise NotEditable("cannot be edited without changing its other settings")
     return edited
 
 

@@ -94,17 +94,17 @@ class Dataset:
         ids, documents = set(), 0
         for line, document in lines(folder / "corpus.jsonl", Document):
             if document.id in ids:
-                raise line.wrong(f"the document {document.id!r} is there already; ids are given once")
+                raise line.wrong(f"the document {document.id!r} is a duplicate; ids must be unique")
             if len(document.text) > m.MAX_NOTE_CHARS:
                 raise line.wrong(f"a text of more than {m.MAX_NOTE_CHARS:,} characters; split the document")
             ids.add(document.id)
             documents += bool(document.indexed_text)
         if not documents:
-            raise CliError(Exit.USAGE, f"{folder / 'corpus.jsonl'}: no document in it holds any text")
+            raise CliError(Exit.USAGE, f"{folder / 'corpus.jsonl'}: no document in it has any text")
         queries: dict[str, str] = {}
         for line, query in lines(folder / "queries.jsonl", _Query):
             if query.id in queries:
-                raise line.wrong(f"the query {query.id!r} is there already; ids are given once")
+                raise line.wrong(f"the query {query.id!r} is a duplicate; ids must be unique")
             queries[query.id] = checked_question(line, query.text)
         gains = _gains(folder / "qrels" / "test.tsv", ids, queries)
         judged = [

@@ -161,14 +161,14 @@ def import_(options: argparse.Namespace, out: Output) -> int:
         with embedder:
             counts = asyncio.run(_import(settings, embedder, folder, manifest, out))
     except EmbedderUnavailable as error:
-        raise CliError(Exit.FAILED, f"{error}; what is done stays, run it again to go on") from error
+        raise CliError(Exit.FAILED, f"{error}; run it again to continue") from error
     except (BaseRefused, StartError, layout.NotAnExport) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     if not out.answered(counts):
         here = f", {counts['here']} are here already" if counts["here"] else ""
         out.text(f"{counts['imported']} documents imported{here}", style="green")
         if counts["refused"]:
-            out.note(f"{counts['refused']} could not be taken in, as said above")
+            out.note(f"{counts['refused']} could not be imported; see the messages above")
     return Exit.PARTLY if counts["refused"] else Exit.OK
 
 

@@ -182,7 +182,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises `NotAnExport`."""
     path = folder / MANIFEST
     if not path.exists():
-        raise NotAnExport(f"{path} is missing: this is no export, or one that was broken off. Export again")
+        raise NotAnExport(f"{path} is missing: this is not an export, or an incomplete one. Export again")
     manifest = _read(path, Manifest)
     if manifest.format != FORMAT:
         raise NotAnExport(f"{path}: format {manifest.format}, and this kb reads {FORMAT}. Use a later kb")

@@ -33,9 +33,9 @@ def kind_of(place: Path) -> Kind:
         return "obsidian"
     raise CliError(
         Exit.FAILED,
-        f"{place} is no whole export of kb ({layout.MANIFEST} is missing, as where it was broken off), "
-        "no Obsidian vault (.obsidian is missing) and no folder of basic-memory (no note has title, type and "
-        "permalink); say what it is with --from, or take its files in with kb sync",
+        f"{place} is not a complete export of kb ({layout.MANIFEST} is missing, as after an interrupted "
+        "export), not an Obsidian vault (.obsidian is missing) and not a folder of basic-memory (no note "
+        "has title, type and permalink); name its format with --from, or add its files with kb sync",
     )
 
 

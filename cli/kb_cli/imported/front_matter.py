@@ -46,7 +46,7 @@ def read(source: str) -> dict[str, Any]:
     if members is None or members == "":
         return {}
     if not isinstance(members, dict):
-        raise NoMapping("it is no mapping of names to values")
+        raise NoMapping("it is not a mapping of names to values")
     return {str(name): value for name, value in members.items()}
 
 
@@ -56,7 +56,7 @@ def _check(source: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise NoMapping("it has aliases (*name)")
         if isinstance(event, yaml.ScalarEvent) and _NO_TEXT.search(event.value):
-            raise NoMapping("it has characters that stand for none")
+            raise NoMapping("it has invalid characters")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

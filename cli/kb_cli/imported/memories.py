@@ -79,7 +79,7 @@ def texts(memories: list[Any], taken: int) -> Iterator[Written | Result]:
             yield Result(label, "failed", reason=str(error))
             continue
         except UnicodeEncodeError:
-            yield Result(label, "failed", reason="it has characters that are none")
+            yield Result(label, "failed", reason="it has invalid characters")
             continue
         if memory.content_hash:
             label = f"{label} ({memory.content_hash[:12]})"

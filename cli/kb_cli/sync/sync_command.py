@@ -136,8 +136,8 @@ def _brought_in_step(
     if planned.removed and not local.files and not empty:
         raise CliError(
             Exit.USAGE,
-            f"{folder.root} holds no file, and the collection {len(planned.removed)} from there; if they are "
-            "all to go, say --yes",
+            f"{folder.root} has no files, but the collection has {len(planned.removed)} documents from it; "
+            "to remove them all, pass --yes",
         )
     destinations = [each.moved_to for each in planned.moved if each.moved_to]
     files = [local.files[source] for source in (*planned.added, *planned.replaced, *destinations)]

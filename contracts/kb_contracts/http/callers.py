@@ -106,7 +106,7 @@ def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> Engine
             f"The role {SERVICE!r} may read and search, and change nothing.",
             parameter=USER_ROLE,
         )
-    return EngineError("forbidden", f"This key may not {operation.right}. Ask for one that may.")
+    return EngineError("forbidden", f"This key may not {operation.right}. Use a key with this right.")
 
 
 def is_distinct(access: Access) -> bool:
@@ -181,7 +181,7 @@ def check_framing(request: web.Request) -> None:
     """
     codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        raise EngineError("invalid_request", "The only Transfer-Encoding taken is chunked.")
+        raise EngineError("invalid_request", "Only the Transfer-Encoding chunked is supported.")
     if request.raw_path.startswith("/") or request.raw_path == "*":
         return
     try:

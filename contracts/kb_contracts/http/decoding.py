@@ -47,7 +47,7 @@ def decode_body(raw: bytes, model: type[S]) -> S:
         EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
     """
     if holds_too_many_values(raw):
-        raise EngineError("invalid_request", f"The body holds {TOO_MANY_VALUES}.")
+        raise EngineError("invalid_request", f"The body contains {TOO_MANY_VALUES}.")
     try:
         try:
             return msgspec.json.decode(raw, type=model)
@@ -146,10 +146,10 @@ def misfit(error: msgspec.ValidationError, model: Any = None) -> EngineError:
     if mismatch.missing is not None:
         name = prefix + mismatch.missing
         return EngineError("missing_parameter", f"Parameter {name!r} is required.", parameter=name)
-    what = _BLANK.sub("it takes words, and came with blanks alone", mismatch.text)
+    what = _BLANK.sub("it must contain words, but has only white space", mismatch.text)
     return EngineError(
         "invalid_parameter",
-        f"Parameter {name!r}: {what}." if name else f"The body does not fit: {what}.",
+        f"Parameter {name!r}: {what}." if name else f"The body is invalid: {what}.",
         **({"parameter": name} if name else {}),
     )
 

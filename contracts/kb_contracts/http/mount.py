@@ -433,10 +433,8 @@ def engine_admission() -> Admission:
         return lambda _request: problem_response(EngineError("not_ready", detail, retry_after=RETRY_SECONDS))
 
     return Admission(
-        refusal("As many connections are in use as this engine keeps open. Try again."),
-        refusal(
-            "The engine is stopping, and the request had not arrived whole: nothing was kept. Send it again."
-        ),
+        refusal("The maximum number of connections is in use. Try again."),
+        refusal("The engine is stopping, and the request was incomplete: it was discarded. Send it again."),
         is_probe=is_probe,
     )
 

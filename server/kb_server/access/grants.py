@@ -76,9 +76,9 @@ class Grant(msgspec.Struct, frozen=True):
     def refusal(self, right: Right, toolset: str) -> str:
         """Return the reason why the caller may not use a tool that needs this right, or "" if it may."""
         if not self.may_use(toolset):
-            return f"This key is not for the toolset {toolset}. Ask for one that is."
+            return f"This key may not use the toolset {toolset}. Use a key that includes it."
         if right not in self.access.rights:
-            return f"This key may not {right}. Ask for one that may."
+            return f"This key may not {right}. Use a key with this right."
         return ""
 
     def missing_scope(self, right: Right, toolset: str) -> str:

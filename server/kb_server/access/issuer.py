@@ -84,7 +84,7 @@ class IssuerKeys:
             await self._fetching.outcome()
         if self._clock() - self._fetched >= _LASTING_SECONDS:
             raise AuthenticatorUnavailable(
-                "The keys of the authorization server cannot be had now. Try again in a moment.",
+                "The keys of the authorization server are unavailable. Try again in a moment.",
                 retry_after=_PAUSE_SECONDS,
             )
 

@@ -144,7 +144,7 @@ class TokenVerifier:
         if not isinstance(algorithm, str) or algorithm not in _ALL:
             raise TokenRefused("The token must be signed with a public key: RS, PS, ES or EdDSA.")
         if str(header.get("typ", "")).lower() not in _TYPES:
-            raise TokenRefused("The token is no access token by its type.")
+            raise TokenRefused("The token's type is not that of an access token.")
         key_id = header.get("kid")
         found = await self._keys.find(key_id if isinstance(key_id, str) else None, algorithm)
         if not found:
@@ -158,7 +158,7 @@ class TokenVerifier:
                 raise _refused(error) from None
             except PyJWTError:
                 continue
-        raise TokenRefused("The token's signature does not fit.")
+        raise TokenRefused("The token's signature is invalid.")
 
     def _decoded(self, token: str, key: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
         claims = jwt.decode(
@@ -200,8 +200,8 @@ def _refused(error: InvalidTokenError) -> TokenRefused:
         case InvalidAudienceError():
             return TokenRefused("The token is for another audience.", is_guess=False)
         case InvalidIssuerError():
-            return TokenRefused("The token is of another issuer.")
+            return TokenRefused("The token is from another issuer.")
         case MissingRequiredClaimError():
             return TokenRefused(f"The token lacks the claim {error.claim}.")
         case _:
-            return TokenRefused(f"The token's claims do not do: {error}.")
+            return TokenRefused(f"The token's claims are invalid: {error}.")

@@ -179,8 +179,8 @@ class HttpEngine:
             await self._version_check.outcome()
         if not self._enforces_reach:
             raise EngineTooOld(
-                "It does not announce that it enforces how far keys reach, so that keys for some collections "
-                "cannot be used with it."
+                "It does not announce that it enforces access scopes, so keys limited to collections cannot "
+                "be used with it."
             )
 
     @asynccontextmanager
@@ -353,7 +353,7 @@ def build_request(
     except PathStepError as error:
         raise Refused("invalid_parameter", str(error), members={"parameter": error.parameter}) from error
     except UnicodeEncodeError as error:
-        raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
+        raise Refused("invalid_parameter", "A text contains half a surrogate pair.") from error
     except ValueError as error:
         raise Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
     return EngineRequest(operation, lines, read_timeout, json, file, texts, params, headers)
@@ -381,7 +381,7 @@ def header_lines(headers: Mapping[str, str]) -> str:
     """
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if not lines.count("\r") == lines.count("\n") == len(headers) or "\0" in lines:
-        raise ValueError("a header holds a line break")
+        raise ValueError("a header contains a line break")
     return lines
 
 

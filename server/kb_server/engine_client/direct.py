@@ -81,7 +81,7 @@ class DirectExchange:
         if call.cancelled():
             raise EngineUnreachable("it has stopped", url=self._url)
         response = call.result()
-        assert isinstance(response.body, bytes), "what the operations answer is encoded"
+        assert isinstance(response.body, bytes), "operations return encoded responses"
         retry_after = response.headers.get(hdrs.RETRY_AFTER)
         return RawResponse(response.status, response.content_type, response.body, retry_after)
 
@@ -105,7 +105,7 @@ async def _passed_on(response: FileResponse, stream: BodyStream, request: Engine
 
 
 def _timeout(request: EngineRequest) -> EngineTimeout:
-    return EngineTimeout(f"It said nothing for {request.read_timeout:g} s.")
+    return EngineTimeout(f"It sent no data for {request.read_timeout:g} s.")
 
 
 class _Sending:
@@ -130,5 +130,5 @@ class _Sending:
                     self.moved = self.now()
         except Exception as error:
             self.failure = error
-            raise ConnectionAbortedError("the file did not come whole") from error
+            raise ConnectionAbortedError("the file arrived incomplete") from error
         self.is_whole = True

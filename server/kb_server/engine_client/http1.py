@@ -177,13 +177,13 @@ class ResponseReader:
     @staticmethod
     def broken_off() -> EngineBadAnswer:
         """Return the fault for a response that ended too early."""
-        return EngineBadAnswer("Its answer broke off in the middle.", broke_off=True)
+        return EngineBadAnswer("Its response broke off.", broke_off=True)
 
     def _checked(self) -> RawResponse | None:
         # `identity` was requested. Unpacking a compressed answer would need bounds of its own, for the sake
         # of peers that violate HTTP.
         if self._coding not in ("", "identity") and self._response is not None and self._response.body:
-            raise EngineBadAnswer("Its answer is compressed, which was not asked for.")
+            raise EngineBadAnswer("Its response is compressed although the request did not permit that.")
         return self._response
 
     # --- what httptools calls ---------------------------------------------------------------------
@@ -396,9 +396,9 @@ class Connection(asyncio.Protocol):
             self._forget(self)
             self.abort()
         elif self._deadline == self._latest:
-            self._fail(EngineTimeout(f"Its answer had not arrived whole after {ANSWER_SECONDS:g} s."))
+            self._fail(EngineTimeout(f"Its response was incomplete after {ANSWER_SECONDS:g} s."))
         else:
-            self._fail(EngineTimeout(f"It said nothing for {self._read_timeout:g} s."))
+            self._fail(EngineTimeout(f"It sent no data for {self._read_timeout:g} s."))
 
     # --- what the event loop calls ----------------------------------------------------------------
 
@@ -447,7 +447,7 @@ def reason_of(error: Exception | None) -> str:
     """Return the reason why there is no connection, without addresses, which may hold credentials."""
     match error:
         case None:
-            return "it closed the connection without an answer"
+            return "it closed the connection without a response"
         case socket.gaierror() | UnicodeError():
             return "its host name does not resolve"
         case ssl.SSLError():

@@ -142,7 +142,7 @@ async def refuse_narrowed() -> None:
         EngineTooOld: the caller's scope is restricted.
     """
     if GRANT.get().access.reach is not None:
-        raise EngineTooOld("It knows nothing of keys for some collections, so that none can be used with it.")
+        raise EngineTooOld("It does not support keys limited to collections, so they cannot be used with it.")
 
 
 class NotThere(Refused):

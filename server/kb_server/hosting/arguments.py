@@ -92,7 +92,7 @@ def read_arguments(raw: Mapping[str, Any], model: type[A]) -> A:
         read = _read_one_by_one(given, model, parameters)
     for name, parameter in parameters.items():
         if parameter.takes_words and not getattr(read, parameter.attribute).strip():
-            message = f"The parameter `{name}` takes words; got only blanks."
+            message = f"The parameter `{name}` must contain words, but has only white space."
             raise ToolError(INVALID, message, parameter=name)
     return read
 

@@ -82,7 +82,7 @@ def build_app(
     def unfinished(request: web.Request) -> web.Response:
         """Return the answer to a request whose body is incomplete when the server stops."""
         log.info("Refused a request", extra={"error": SERVER_STOPS, "route": route_of(request)})
-        words = "The server is stopping, and the request had not arrived whole: nothing of it was kept."
+        words = "The server is stopping, and the request was incomplete: it was discarded."
         if gate.is_mcp(request):
             return refusal_response(
                 Refusal(503, SERVER_STOPPING, SERVER_STOPS, f"{words} Send it again in a moment.")
@@ -147,7 +147,7 @@ def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: 
 
 def _no_room(request: web.Request) -> web.Response:
     log.info("Refused a request: too many open connections", extra={"route": route_of(request)})
-    words = "As many connections are in use as this server keeps open, in all or for your address. Try again."
+    words = "The maximum number of connections is in use, in all or for your address. Try again."
     headers: dict[str, str] = {hdrs.RETRY_AFTER: str(RETRY_SECONDS)}
     return refusal_response(
         Refusal(503, TOO_MANY_CONNECTIONS, "too_many_connections", words, headers=headers)

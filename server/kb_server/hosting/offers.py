@@ -107,7 +107,7 @@ class _Offers:
 
     async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         if not self._may_use(context):
-            words = f"This key is not for the toolset {self._owner}. Ask for one that is."
+            words = f"This key may not use the toolset {self._owner}. Use a key that includes it."
             raise MCPError(SERVER_ERROR, words, {"error_type": "forbidden"})
         prompt = self._prompts.get(params.name)
         if prompt is None:

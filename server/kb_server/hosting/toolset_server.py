@@ -115,7 +115,7 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
             # The tool decides: its caller may not support tasks, or may have no other call free.
             return created(context, state_of(deferred.task))
         if task_wanted:  # its client waits for a task, and does not read a result
-            assert outcome.is_error, "a tool that may be a task defers what it accepts"
+            assert outcome.is_error, "a tool that can run as a task defers each accepted call"
             failed = msgspec.json.decode(outcome.encoded)
             raise MCPError(code_of(failed["error"]), failed["message"], {"error_type": failed["error"]})
         return outcome.as_result(context.protocol_version)

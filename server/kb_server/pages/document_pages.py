@@ -157,8 +157,8 @@ async def save_note(visit: Visit) -> web.Response:
         if refused.reason != "version_conflict":
             raise
         document, theirs = await read_note(visit, document_id)
-        message = "Somebody else changed the note meanwhile; below is your text, and theirs. Save again to "
-        message += "replace theirs."
+        message = "The note was changed meanwhile. Your text and the current one are below. Save again to "
+        message += "replace the current one."
         return visit.show(
             "note", status=409, document=document, title=title, text=text, theirs=theirs, message=message
         )

@@ -98,7 +98,7 @@ class Form:
             async with asyncio.timeout(_SILENCE_SECONDS) as patience:
                 await self._read_parts(request, folder, most_bytes, check, patience)
         except TimeoutError as error:
-            raise FormError("The form stopped coming. Send it again.", 408) from error
+            raise FormError("The form did not arrive in time. Send it again.", 408) from error
         except _BROKEN as error:
             raise FormError("The form broke off, or cannot be read.") from error
 
@@ -129,7 +129,7 @@ class Form:
                 self.fields[part.name] = value.decode()
             elif part.filename:
                 if folder is None or len(self.files) == _FILES:
-                    raise FormError(f"Send {_FILES} files at a time at the most.", 413)
+                    raise FormError(f"Send {_FILES} files at a time at most.", 413)
                 if not self.files:
                     check(request, self)
                 filename = check_filename(part.filename)
@@ -150,7 +150,7 @@ class Form:
                     raise FormError(f"{filename[:200]} has more than {most_bytes} bytes.", 413)
                 await asyncio.to_thread(file.write, block)
         except OSError as error:
-            words = f"The data folder takes no files: {error.strerror}. Ask whoever runs the server."
+            words = f"The data folder is not writable: {error.strerror}. Ask the operator of the server."
             raise FormError(words, 507) from error
         return FileSource(filename, size, partial(_blocks, file, size))
 

@@ -66,7 +66,7 @@ class Sessions:
     def why_not(self, token: str) -> str:
         """Return the reason why a known key begins no session; empty if it is unknown."""
         if self._keys.find(token) is not None:
-            return f"This key is not for pages. Ask for one that has `{PAGES}` among its toolsets."
+            return f"This key is not for pages. Use a key with `{PAGES}` among its toolsets."
         reason = self._keys.why_not(token)
         return f"This key {reason}. Ask for a new one." if reason else ""
 

@@ -26,8 +26,8 @@ DONE = {
     "added": "Accepted. It can be searched when its job has completed.",
     "saved": "Saved.",
     "update": "Accepted. The note has its new text when its job has completed.",
-    "removed": "Removed. For some time it is among the removed documents.",
-    "purged": "Removed, with all that was kept of it.",
+    "removed": "Removed. It can be restored from the removed documents for some time.",
+    "purged": "Removed permanently, with its earlier versions.",
     "restored": "Restored.",
     "cancelled": "The job is cancelled.",
     "queued": "The job is queued again.",
@@ -126,7 +126,7 @@ def fit(kind: type[S], **values: object) -> S:
     try:
         return msgspec.convert(filled(**values) or {}, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise FormError(f"That does not fit: {error}.", 422) from error
+        raise FormError(f"The input is invalid: {error}.", 422) from error
 
 
 def listed_in(text: str) -> list[str]:

@@ -29,7 +29,7 @@ try:
     from mcp.types import CallToolResult, TextContent, Tool
 except ModuleNotFoundError as error:
     words = f"{__name__} needs the package {(error.name or '').partition('.')[0]}, which is not installed; "
-    words += f"install what the extras `server` and `sim` have: {install_command('server', 'sim')}"
+    words += f"install the extras `server` and `sim`: {install_command('server', 'sim')}"
     # Of an ImportError pytest prints a traceback. It imports this package before the plugin in it.
     if "pytest" in sys.modules:
         raise sys.modules["pytest"].UsageError(words) from error

@@ -64,8 +64,8 @@ def where_to_find(tool: str) -> str:
     for name, module in TOOLSETS.items():
         if any(each.name == tool for each in tools_of(module)):
             return (
-                f"{tool} belongs to the toolset {name}, which the server has at /mcp/{name}; with "
-                f"KB_TOOLSETS=kb,{name} it is shown here, too."
+                f"{tool} belongs to the toolset {name}, served at /mcp/{name}; with "
+                f"KB_TOOLSETS=kb,{name} it is served here, too."
             )
     return ""
 
@@ -117,9 +117,9 @@ class ServiceTool(Tool[A, R]):
         answer = await call.ask(question)
         if answer == "accept":
             return
-        words = "The person was asked and did not agree: nothing was removed. Leave it as it is."
+        words = "The user declined the removal: nothing was removed. Do not try again."
         if answer == "none":
-            words = "The client was to ask the person, and gave no answer: nothing was removed."
+            words = "The client returned no answer of the user: nothing was removed."
         raise ToolError(NOT_CONFIRMED, words, answer=answer)
 
     def error_of(self, fault: EngineFault, **subject: Any) -> ToolError:

@@ -41,7 +41,7 @@ def routes(uploads: Callable[[], Uploads]) -> Sequence[web.RouteDef]:
                 )
             if request.method == hdrs.METH_DELETE:
                 upload = await uploads().abort_by_token(token)
-                return _json(200, upload_id=upload.id, next="Nothing of it was kept.")
+                return _json(200, upload_id=upload.id, next="It was discarded.")
         except UploadError as error:
             return _json(error.status, **error.payload())
         words = (
@@ -63,11 +63,11 @@ async def _body(request: web.Request) -> AsyncIterator[bytes]:
             coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
             raise UploadError(
                 "body_malformed",
-                f"The body is not {coding}, as its header Content-Encoding says; nothing of it is kept. "
-                "Send it as it is, without the header.",
+                f"The body is not {coding}, as its header Content-Encoding says; it was discarded. Send it "
+                "unencoded, without the header.",
             ) from error
         raise UploadError(
-            "body_incomplete", "The body broke off; nothing of it is kept. Send it again."
+            "body_incomplete", "The body broke off and was discarded. Send it again."
         ) from error
 
 

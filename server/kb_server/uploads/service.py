@@ -407,10 +407,10 @@ class Uploads:
         if more > room:
             is_disk = free - _SPARE_BYTES < quota
             why = f" Of {free} bytes on the disk {_SPARE_BYTES} are kept free." if is_disk else ""
-            advice = _MAKE_ROOM if held_by_all else "The person who runs the server has to free some."
+            advice = _MAKE_ROOM if held_by_all else "The operator of the server must free space."
             raise UploadError(
                 "staging_full",
-                f"There is room for {room} more bytes, and {more} are to come.{why} {advice} Or try again in "
+                f"There is room for {room} more bytes, but {more} are needed.{why} {advice} Or try again in "
                 "some minutes.",
                 free_bytes=room,
             )
@@ -496,15 +496,15 @@ def _hash_of(paths: list[Path]) -> str:
 def _unusable(error: OSError) -> UploadError:
     return UploadError(
         "staging_failed",
-        f"The server cannot use its staging folder ({error.strerror or 'no reason given'}). Whoever "
-        "runs it must see to KB_HOME.",
+        f"The server cannot use its staging folder ({error.strerror or 'no reason given'}). The operator "
+        "must check the folder of KB_HOME.",
     )
 
 
 def _receiving(upload_id: str) -> UploadError:
     return UploadError(
         "upload_receiving",
-        "The file is arriving at the upload URL just now. Wait for its end, then call kb_upload_finish.",
+        "The upload URL is receiving the file. Wait for the end of the transfer, then call kb_upload_finish.",
         upload_id=upload_id,
     )
 

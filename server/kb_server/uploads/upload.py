@@ -81,7 +81,7 @@ def not_found(upload_id: str) -> UploadError:
     """Return the error for an upload that does not exist (any more)."""
     return UploadError(
         "upload_not_found",
-        f"Upload ID {upload_id[:80]!r} was not found: it never was, its time is over, or the server was "
+        f"Upload ID {upload_id[:80]!r} was not found: it never existed, it has expired, or the server was "
         "restarted. Start again with kb_upload_start.",
         upload_id=upload_id[:80],
     )
@@ -190,8 +190,8 @@ def check_size(total_size: int, most: int) -> None:
     if total_size > most:
         raise UploadError(
             "upload_too_large",
-            f"The file has {total_size} bytes; at most {most} are taken. Split it, or ask whoever runs the "
-            "server to raise KB_MAX_UPLOAD_BYTES.",
+            f"The file has {total_size} bytes; at most {most} are accepted. Split it, or ask the operator "
+            "of the server to raise KB_MAX_UPLOAD_BYTES.",
             max_bytes=most,
         )
 
@@ -206,7 +206,7 @@ def check_chunk(upload: Upload, staged: Staged, index: int, size: int, most: int
     """
     if staged.body is not None:
         raise UploadError(
-            "contradiction", "The file came through the upload URL already. Call kb_upload_finish now."
+            "contradiction", "The file was already sent to the upload URL. Call kb_upload_finish now."
         )
     total = staged.received - staged.chunks.get(index, 0) + size
     if upload.total_size is None:
@@ -239,7 +239,8 @@ def check_chunk_shape(index: int, size: int) -> None:
     if size > CHUNK_BYTES:
         raise UploadError(
             "chunk_too_large",
-            f"This chunk has {size} bytes; at most {CHUNK_BYTES} are taken. Cut the file into smaller ones.",
+            f"This chunk has {size} bytes; at most {CHUNK_BYTES} are accepted. Split the file into smaller "
+            "chunks.",
             max_bytes=CHUNK_BYTES,
         )
 
@@ -259,7 +260,7 @@ def check_body(upload: Upload, staged: Staged, announced: int | None) -> int:
     if staged.chunks:
         raise UploadError(
             "contradiction",
-            "This upload has begun with kb_upload_chunk. Go on with chunks, or start another upload.",
+            "This upload has begun with kb_upload_chunk. Continue with chunks, or start another upload.",
             upload_id=upload.id,
         )
     if upload.total_size is None:
@@ -316,7 +317,7 @@ def missing_chunks(staged: Staged, count: int | None = None) -> list[int]:
 
 def size_mismatch(announced: int, received: int) -> UploadError:
     """Return the error for a size that differs from the announced one."""
-    remedy = "Send what is missing" if received < announced else "Send the right bytes"
+    remedy = "Send the missing bytes" if received < announced else "Send the right bytes"
     return UploadError(
         "size_mismatch",
         f"{received} bytes were received, but {announced} were announced as total_size. {remedy}, or "

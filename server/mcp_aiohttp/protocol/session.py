@@ -178,8 +178,9 @@ class Session(ObjectSendStream[SessionMessage]):
             return
         if self.bounds is not None and self._would_exceed(self.bounds, size):
             words = (
-                f"Too much is in flight on this connection, where {self.bounds.calls} calls may be, with "
-                f"messages of {self.bounds.bytes} bytes together. Read answers before you send more."
+                f"Too many calls are in flight on this connection: the maximum is {self.bounds.calls} "
+                f"calls, with messages of {self.bounds.bytes} bytes together. Read responses before sending "
+                "more."
             )
             details = {"limit_calls": self.bounds.calls, "limit_bytes": self.bounds.bytes}
             data = {"error_type": "too_many_calls", "details": details}
@@ -245,7 +246,7 @@ class Session(ObjectSendStream[SessionMessage]):
             else:
                 answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=reply.error)
         except ValidationError:  # let the waiting call fail
-            unusable = ErrorData(code=jsonrpc.INVALID_REQUEST, message="The response is none of JSON-RPC")
+            unusable = ErrorData(code=jsonrpc.INVALID_REQUEST, message="The response is not valid JSON-RPC")
             answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=unusable)
         await self.loop.send(SessionMessage(answer))
 

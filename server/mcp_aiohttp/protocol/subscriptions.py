@@ -137,7 +137,7 @@ class Subscriptions:
             raise _TooMany(self._limits.of_client)
         if len(self._streams) >= self._limits.streams:
             limit = self._limits.streams
-            words = f"{limit} streams are open already, as many as may be. End one, or try again later."
+            words = f"{limit} streams are already open, the maximum number. End one, or try again later."
             raise MCPError(INTERNAL_ERROR, words, {"error_type": "too_many_streams", "limit": limit})
         stream = _Stream(_caller_of(context), self)
         self._streams.add(stream)
@@ -195,7 +195,7 @@ class Subscriptions:
         caller = _caller_of(context)
         connection = caller.connection
         if connection is None:
-            words = "No connection lasts here that could carry a notification: use stdio or a WebSocket."
+            words = "Notifications need a lasting connection: use stdio or a WebSocket."
             raise MCPError(SERVER_ERROR, words, {"error_type": "no_subscriptions"})
         client = self._clients.get(connection)
         if client is None:
@@ -286,7 +286,7 @@ def _caller_of(context: Context) -> Caller:
 
 class _TooMany(MCPError):
     def __init__(self, limit: int) -> None:
-        words = f"{limit} resources are watched already, as many as may be. Watch fewer, or try again later."
+        words = f"{limit} resources are already watched, the maximum number. Watch fewer, or try again later."
         super().__init__(INVALID_PARAMS, words, {"error_type": "too_many_subscriptions", "limit": limit})
 
 

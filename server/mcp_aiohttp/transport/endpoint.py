@@ -108,7 +108,7 @@ class McpEndpoint:
             raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
         if isinstance(value, list):
             if _header_version(http.headers) != BATCH_VERSION:
-                raise _bad_request("This protocol version takes no batches.")
+                raise _bad_request("This protocol version does not accept batches.")
             if not 1 <= len(value) <= MAX_BATCH:
                 raise _bad_request(f"A batch holds 1 to {MAX_BATCH} messages.")
             return await self._detach(self._batch(http, value))
@@ -123,7 +123,7 @@ class McpEndpoint:
         if isinstance(message, Notification):
             return await self._detach(self._notification(http, message))
         if version in MODERN_PROTOCOL_VERSIONS:
-            raise _bad_request("This protocol version takes no responses.")
+            raise _bad_request("This protocol version does not accept responses.")
         return web.Response(status=202)
 
     def check(self, http: web.Request) -> None:
@@ -476,7 +476,9 @@ async def _read_body(request: web.Request, limits: BodyLimits) -> bytes:
                 pieces.append(piece)
                 patience.reschedule(min(loop.time() + limits.read_timeout, deadline))
     except TimeoutError:
-        raise _broken(408, BODY_TIMEOUT, "body_timeout", "The body of the message stopped coming.") from None
+        raise _broken(
+            408, BODY_TIMEOUT, "body_timeout", "The body of the message did not arrive in time."
+        ) from None
     except web.RequestPayloadError:
         raise _broken(400, PARSE_ERROR, "parse_error", "The body of the request is broken.") from None
     return b"".join(pieces)

@@ -89,7 +89,7 @@ class SocketPlaces:
         """
         address = self._proxies.client_of(http) or http.remote or ""
         owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
-        limit, words = self._limits.open, "are open, as many as this server keeps."
+        limit, words = self._limits.open, "are open, the maximum of this server."
         full = self._open >= limit
         if not full and owner is not None:
             limit, words = self._limits.per_address, "are open from your address."
@@ -180,7 +180,9 @@ def _check_handshake(http: web.Request, socket: _Socket) -> None:
     except ValueError:  # a key that is not even ASCII
         is_handshake = False
     if not is_handshake:
-        words = "This is no WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
+        words = (
+            "This is not a WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
+        )
         raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words)
 
 

@@ -99,7 +99,7 @@ def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> No
     run.wait = False
     results = run.run(walk([tmp_path])[0])
     assert [fields.force_ocr for fields in client.fields] == [True, True, False, False]
-    remark = "OCR does not apply to it: its text is taken"
+    remark = "OCR does not apply to it: its text is read directly"
     assert [result.reason for result in results] == [None, None, remark, remark]
 
 
@@ -159,8 +159,8 @@ def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Pa
     assert pipe.getvalue().splitlines() == [
         "failed\t7.txt\tbroken",
         "skipped\t1 file without extension\twithout an extension there is no format that kb reads; "
-        "kb add --as-text takes it for text",
-        "skipped\t30 files .xyz\t.xyz is no format that kb reads; kb add --as-text takes it for text",
+        "kb add --as-text reads it as text",
+        "skipped\t30 files .xyz\t.xyz is no format that kb reads; kb add --as-text reads it as text",
     ]
 
 
@@ -177,7 +177,7 @@ def test_ctrl_c_prints_the_number_of_added_files(files: list[Found]) -> None:
         stopped.run(files)
     assert ended.value.status is Exit.INTERRUPTED
     assert ended.value.message == (
-        "interrupted: 0 of 3 files are in, 2 more are sent and will be; the same command continues"
+        "interrupted: 0 of 3 files added, 2 more sent and in progress; the same command continues"
     )
 
 

@@ -56,7 +56,7 @@ def test_a_chain_broken_by_hand_is_found(
     assert (status, "line 4: the end is missing: there were 4 lines" in out) == (Exit.FAILED, True)
     file.write_bytes(b"".join(lines).replace(b'"ann"', b'"eve"'))
     status, out = _kb(capsys, *check)
-    assert (status, "line 2: it is not as it was written" in out) == (Exit.FAILED, True)
+    assert (status, "line 2: it was changed" in out) == (Exit.FAILED, True)
 
 
 def test_where_there_is_no_log_it_says_how_to_have_one(

@@ -61,7 +61,7 @@ def find(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, query: str, mode: 
 def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
     for arguments in ((), ("--deep",), ("--deep", "--repair")):
         assert check(kb, home, *arguments) == (Exit.OK, {"documents": 2, "damage": [], "hurt": []}, "")
-    assert kb("check", "--home", str(home), "--embedder", "hash")[1] == "2 documents looked at, 0 are hurt\n"
+    assert kb("check", "--home", str(home), "--embedder", "hash")[1] == "2 documents checked, 0 damaged\n"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_is_derived_is_made_again(
     assert (status, [each["document_id"] for each in answer["hurt"]]) == (Exit.FAILED, [number])
     assert fault in error
     status, answer, error = check(kb, home, *flags, "--repair")
-    assert (status, answer["hurt"][0]["repaired"], error.endswith("mended\n")) == (Exit.OK, True, True)
+    assert (status, answer["hurt"][0]["repaired"], error.endswith("repaired\n")) == (Exit.OK, True, True)
     assert check(kb, home, "--deep")[0] == Exit.OK
     assert [sorted(find(kb, home, monkeypatch, *query)) for query in queries] == before
 
@@ -187,11 +187,11 @@ def test_an_index_of_the_database_is_made_again_from_its_table(kb: Kb, home: Pat
         db.execute(partial, (whole,))
     status, answer, error = check(kb, home)
     assert (status, "missing from index documents_by_content" in error) == (Exit.FAILED, True)
-    assert error.endswith("kb check --repair makes again what is derived, and names the rest\n")
+    assert error.endswith("kb check --repair rebuilds derived data and lists the remaining damage\n")
     assert check(kb, home)[1] == answer
     status, answer, error = check(kb, home, "--repair")
     assert (status, answer["damage"], len(answer["mended"])) == (Exit.OK, [], 2)
-    assert "mended (its indexes made again from its tables)" in error
+    assert "repaired (indexes rebuilt from the tables)" in error
     assert check(kb, home) == (Exit.OK, {"documents": 2, "damage": [], "hurt": []}, "")
 
 
@@ -204,7 +204,7 @@ def test_without_repair_nothing_is_changed(kb: Kb, home: Path) -> None:
 
     before = dump()
     status, _, error = check(kb, home)
-    assert (status, "kb check --repair makes again" in error) == (Exit.FAILED, True)
+    assert (status, "kb check --repair rebuilds" in error) == (Exit.FAILED, True)
     assert dump() == before
 
 
@@ -219,7 +219,7 @@ def test_what_can_be_mended_is_mended_beside_what_cannot(kb: Kb, home: Path) -> 
     assert (status, found["repaired"]) == (Exit.FAILED, False)
     assert found["done"] == ["a vector is missing or damaged (embedded again)"]
     assert found["left"] == ["its file is missing (the base has no other copy of the file)"]
-    assert "embedded again): mended" in error
+    assert "embedded again): repaired" in error
     hurt(
         home,
         f"DELETE FROM vectors WHERE chunk_id IN {vectors}",

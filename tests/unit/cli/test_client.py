@@ -74,7 +74,7 @@ def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
 def test_what_answers_like_no_engine_is_told_as_that(answer: httpx.Response) -> None:
     with (
         answering(lambda _: answer) as client,
-        pytest.raises(CliError, match="no engine of this version") as told,
+        pytest.raises(CliError, match="not an engine of this version") as told,
     ):
         client.call(GET_STATUS)
     assert told.value.status is Exit.FAILED

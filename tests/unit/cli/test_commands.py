@@ -114,7 +114,7 @@ def test_a_replaced_text_that_stays_is_reported(kb: Kb, tmp_path: Path) -> None:
     _, out, _ = kb("addnote", "Lights out at eleven", "--source-path", "house/lights")
     assert "stays as a document, for it was also added in another way" in out
     _, out, _ = kb("addnote", "Lights out at twelve", "--source-path", "house/lights")
-    assert out.endswith("what its source had before is replaced.\n")
+    assert out.endswith("the earlier document of its source is replaced.\n")
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text("Doors close at nine")
         kb("add", name)
@@ -264,7 +264,7 @@ def test_get_of_a_long_document_says_how_to_go_on(kb: Kb, tmp_path: Path) -> Non
     )
     [result] = kb.json("add", "long.txt")
     _, _, err = kb("get", str(result["document_id"]), "--limit", "2")
-    assert "go on with --offset 2" in err
+    assert "continue with --offset 2" in err
 
 
 def test_move_leaves_a_document_in_exactly_one_collection(kb: Kb) -> None:

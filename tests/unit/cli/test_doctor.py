@@ -90,7 +90,7 @@ def test_an_engine_whose_index_is_away_is_wrong(
 
 def test_a_program_that_has_the_port_is_not_taken_for_the_server(kb: Kb, web_server: None) -> None:
     verdict, found = looked(kb)["server"]
-    assert (verdict, "no server of kb" in found) == ("wrong", True)
+    assert (verdict, "not a server of kb" in found) == ("wrong", True)
 
 
 def test_a_setting_that_does_not_fit_is_named_and_hides_nothing_else(
@@ -133,14 +133,14 @@ def test_a_client_that_is_installed_and_has_no_configuration_yet_is_listed(
     (home / ".cursor").mkdir()
     (home / ".cursor" / "extensions").touch()
     found = looked(kb)
-    assert found["Claude Code"] == found["Cursor"] == ("note", "does not know kb")
+    assert found["Claude Code"] == found["Cursor"] == ("note", "not configured for kb")
     assert not {"Windsurf", "Codex", "Zed", "VS Code"} & found.keys()
 
 
 def test_a_client_that_knows_another_kb_is_noted(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kb("connect", "cursor", "--yes")
     monkeypatch.setenv("KB_MCP_PORT", str(free_port()))
-    assert looked(kb)["Cursor"] == ("note", "knows a kb that is set otherwise")
+    assert looked(kb)["Cursor"] == ("note", "configured for a different kb")
 
 
 def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:
     path.chmod(0o640)
     _, out, _ = kb("doctor", "--json")
     found = [(each["verdict"], each["about"], each["found"]) for each in json.loads(out)]
-    assert ("wrong", "keys", f"others may read or change {path}: its mode is 0640") in found
+    assert ("wrong", "keys", f"other users may read or change {path}: its mode is 0640") in found
     assert ("well", "keys", f"1 of 2 in {path} are valid") in found
     assert ("note", "key old", "has expired") in found
     assert [each[:2] for each in found if each[1] == "key ci"] == [("note", "key ci")]

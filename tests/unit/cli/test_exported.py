@@ -162,7 +162,7 @@ def test_a_collection_is_exported_alone_and_read_by_people(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda out: (out / "kb-export.json").unlink(), "broken off"),
+        (lambda out: (out / "kb-export.json").unlink(), "not a complete export"),
         (lambda out: (out / "kb-export.json").write_text("{}"), "missing required field"),
         (lambda out: edit(out / "kb-export.json", format=2), "Use a later kb"),
         (lambda out: edit(out / "kb-export.json", documents=9), "9 documents were exported, and 1"),

@@ -22,11 +22,11 @@ def test_a_replaced_text_is_shown_compared_and_brought_back(kb: Kb) -> None:
     _, compared, _ = kb("history", note, "1", "--diff")
     assert compared.splitlines()[3:] == ["-concise", "+detailed", " in English"]
     status, words, _ = kb("history", note, "--restore")
-    assert (status, "as it was in version 1 (version 3 now)" in words) == (Exit.OK, True)
+    assert (status, "restored to version 1, as version 3" in words) == (Exit.OK, True)
     assert kb.json("get", note)["chunks"][0]["text"] == "concise\nin English"
     assert kb("history", note, "1", "--diff")[1] == "The text is the same.\n"
     kb("history", note, "2", "--restore")
-    assert "Versions that are kept no longer: 3" in kb("history", note, "--purge")[1]
+    assert "Versions deleted: 3" in kb("history", note, "--purge")[1]
     assert kb.json("history", note)["total"] == 0
 
 
@@ -40,7 +40,7 @@ def test_a_long_text_is_shown_whole(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_removed_document_is_brought_back(kb: Kb) -> None:
     note = str(kb.note("granite that was removed"))
     uid = kb.json("get", note)["uid"]
-    assert "brings one back" in kb("rm", note, "--yes")[2]
+    assert "restores a document" in kb("rm", note, "--yes")[2]
     assert uid in [each["uid"] for each in kb.json("history")["versions"]]
     assert "removed" in kb("history", "--limit", "1")[1]
     kb.json("history", uid, "--restore")
@@ -69,9 +69,9 @@ def test_a_file_is_shown_and_not_compared(kb: Kb, tmp_path: Path) -> None:
         (("--restore",), Exit.USAGE, "name a document"),
         (("1", "1", "--restore", "--diff"), Exit.USAGE, "exclude each other"),
         (("1", "--diff"), Exit.USAGE, "needs a version"),
-        (("1", "1", "--purge"), Exit.USAGE, "name none"),
+        (("1", "1", "--purge"), Exit.USAGE, "leave out the version"),
         (("999999",), Exit.NOT_FOUND, "999999"),
-        (("{document}", "--restore"), Exit.NOT_FOUND, "nothing is kept"),
+        (("{document}", "--restore"), Exit.NOT_FOUND, "no earlier version"),
         (("{document}", "7"), Exit.NOT_FOUND, "the kept ones are: none"),
     ],
 )

@@ -220,13 +220,13 @@ BOMB = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]"
     ("source", "words"),
     [
         (BOMB, "aliases"),
-        ("- one\n- two", "no mapping"),
-        ("just words", "no mapping"),
+        ("- one\n- two", "not a mapping"),
+        ("just words", "not a mapping"),
         ("title: {{date}}", "unhashable"),
         ("title: [", "expected"),
         ("a: " + "[" * 5_000, "nested"),
-        ('title: "a\\0b"', "stand for none"),
-        ('title: "\\ud800"', "stand for none"),
+        ('title: "a\\0b"', "invalid characters"),
+        ('title: "\\ud800"', "invalid characters"),
         ("? [a, b]\n: c", "unhashable"),
     ],
 )

@@ -23,7 +23,7 @@ def test_a_token_is_shown_once_and_alone_on_stdout(kb: Kb, path: Path) -> None:
     status, out, err = kb("keys", "create", "ci")
     assert status == Exit.OK
     assert TOKEN.fullmatch(out.strip())
-    assert "only time" in err
+    assert "shown only now" in err
     found = KeyRing(path).find(out.strip())
     assert found is not None
     assert (found.rights, found.collections, found.expires) == ({"read"}, None, None)
@@ -51,7 +51,7 @@ def test_what_a_key_is_for_is_said_by_options(kb: Kb, path: Path) -> None:
 
 def test_a_collection_that_kb_makes_none_of_is_noted(kb: Kb, path: Path) -> None:
     """The engine accepts any tag, and a client may have sent such a tag to its API."""
-    words = "kb makes no collection that is called so"
+    words = "not a name that kb creates"
     err = kb("keys", "create", "ci", "--collection", "Bad*,memory,team-*,*", "--collection", "x y")[2]
     assert [line.partition(":")[0] for line in err.splitlines() if words in line] == ["Bad*", "x y"]
     assert [len(key.collections or ()) for key in KeyFile(path).read()] == [5]
@@ -93,7 +93,7 @@ def test_another_file_may_be_named(kb: Kb, tmp_path: Path, monkeypatch: pytest.M
         (("create", "ci", "--rights", "fly"), Exit.FAILED, "'fly' is no right"),
         (("create", "ci", "--rights", ""), Exit.FAILED, "needs a right"),
         (("create", "ci", "--expires", "soon"), Exit.USAGE, "30m, 12h, 90d"),
-        (("create", "ci", "--expires", "0d"), Exit.USAGE, "no time"),
+        (("create", "ci", "--expires", "0d"), Exit.USAGE, "not a period"),
         (("revoke", "ci"), Exit.FAILED, "There is no key 'ci'"),
         (("rotate", "ci"), Exit.FAILED, "There is no key 'ci'"),
     ],

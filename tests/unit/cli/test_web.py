@@ -132,17 +132,17 @@ def test_a_name_is_looked_up_once_and_the_connection_goes_there(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/inside", "127.0.0.2 is 127.0.0.2, which is not of the internet; --private allows"),
+        ("/inside", "127.0.0.2 is 127.0.0.2, not a public address; --private allows"),
         ("/file", "no http:// or https:// URL"),
-        ("/odd", "no answer that can be followed"),
-        ("/script", "no answer that can be followed"),
-        ("/xn", "no answer that can be followed"),
-        ("/mail", "no answer that can be followed"),
+        ("/odd", "no usable response"),
+        ("/script", "no usable response"),
+        ("/xn", "no usable response"),
+        ("/mail", "no usable response"),
         ("/login", "a password"),
         ("/loop", "redirects more than 5 times"),
         ("/nothing", "site.example answers 404"),
         ("/zip", "of the type application/zip"),
-        ("/wrong", "not the nonsense that it is said to be"),
+        ("/wrong", "not valid nonsense, the encoding in its header"),
         ("/packed", "more than 1 MiB"),
         ("/short", "broke off"),
     ],
@@ -227,7 +227,7 @@ def test_loopback_goes_by_many_names_and_by_none(tmp_path: Path) -> None:
 
 def test_a_name_that_leads_outside_and_inside_is_refused(tmp_path: Path) -> None:
     both = [ip_address("93.184.216.34"), HERE]
-    with pytest.raises(NotFetched, match="not of the internet"):
+    with pytest.raises(NotFetched, match="not a public address"):
         fetch("http://both.example/", tmp_path, resolve=lambda _host, _port: both)
 
 

@@ -100,9 +100,9 @@ class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         ]
         | None
     ) = None
-    collection: Annotated[str, Meta(description="list what is in it")] | None = None
+    collection: Annotated[str, Meta(description="list its documents")] | None = None
     citation: (
-        Annotated[str, Meta(max_length=m.MAX_CITATION_CHARS, description="of kb_search, as it came")] | None
+        Annotated[str, Meta(max_length=m.MAX_CITATION_CHARS, description="of kb_search, unchanged")] | None
     ) = None
     chunk_offset: Annotated[int, Meta(ge=0, description="chunks to skip")] = 0
     chunk_limit: Annotated[int, Meta(ge=1, le=1_000, description="most chunks")] = DEFAULT_CHUNKS
@@ -139,8 +139,8 @@ class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg, mi
 
 _CITATION_HINTS: dict[m.CitationStatus, str] = {
     "there": "",
-    "moved": "It stands elsewhere in the document now: use this citation from now on.",
-    "changed": "The document does not say this any more: read it with kb_get by its id, or search again.",
+    "moved": "The quote has moved within the document: use this citation from now on.",
+    "changed": "The quote is no longer in the document: read it with kb_get by its id, or search again.",
     "gone": "The document was removed: search again before relying on this.",
 }
 
@@ -150,7 +150,7 @@ class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
     title = "Get a document"
     description = """\
 Read a document by document_id, with its text in chunks; or list those of a collection, newest first, or of \
-a source_path. What is long comes in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. \
+a source_path. Long results come in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. \
 With a citation: is the quote there, moved, changed or gone.
 
 Examples: {"document_id": 42}; {"collection": "memory"}"""
@@ -172,8 +172,8 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
                 code = "contradiction"
         raise ToolError(
             code,
-            "kb_get takes either document_id or source_path, or a citation, one of them; or a collection, "
-            "alone or with a source_path.",
+            "kb_get takes exactly one of document_id, source_path and citation; or a collection, alone or "
+            "with a source_path.",
         )
 
     def links(self, result: KbGetResult) -> Sequence[ResourceLink]:
@@ -225,7 +225,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
         except ValueError as error:
             raise ToolError(
                 "invalid_parameter",
-                f"This is no citation: {error}. Hand one back exactly as kb_search gave it.",
+                f"This is not a citation: {error}. Pass a citation exactly as kb_search returned it.",
                 parameter="citation",
             ) from error
         check = await self.engine.call(CHECK_CITATION, body=citation)

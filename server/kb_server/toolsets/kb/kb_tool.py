@@ -12,7 +12,7 @@ from kb_server.toolsets import ServiceTool
 ENGINE_WORDS = EngineWords(
     {
         "engine_timeout": (
-            "The engine took the request and then kept silent. {detail} Try again; for a note or a file, "
+            "The engine accepted the request but did not respond. {detail} Try again; for a note or a file, "
             "look at kb_jobs first."
         ),
         "document_not_found": (

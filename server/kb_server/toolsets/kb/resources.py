@@ -56,7 +56,7 @@ class DocumentResources:
             SOURCE_TEMPLATE,
             "source",
             "A document by its source",
-            "The text of what came from a path or URL (`source_path`) and is in a collection.",
+            "The text of a document in a collection, by its path or URL (`source_path`).",
         ),
     )
 

@@ -49,14 +49,13 @@ for each, merge, deduplicate by chunk_id; scores compare between calls. Rerankin
 read, reorder by your own judgement.
 
 `weak`: nothing matches well, rephrase. "a phrase" in query: only passages that hold it; -word: only others. \
-fts_only: exact words. To read on: kb_get. Keep `citation` with what you state: kb_get checks \
-it.
+fts_only: exact words. To read on: kb_get. Keep `citation` with each claim: kb_get checks it.
 
 Example: {"query": "pension revaluation", "top": 5}"""
 
 
 class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    query: Annotated[str, Meta(min_length=1, max_length=4_000, description="what to look for", extra=WORDS)]
+    query: Annotated[str, Meta(min_length=1, max_length=4_000, description="search text", extra=WORDS)]
     top: Top | None = None
     top_n: Annotated[int, Meta(ge=1, le=100, description="same as top")] | None = None
     collection: Annotated[str, Meta(description="only this collection")] | None = None
@@ -64,7 +63,7 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     doc_type: Annotated[m.DocType, Meta(description="only this type")] | None = None
     mode: Annotated[m.Mode, Meta(description="by words, by meaning, or both (default)")] | None = None
     fts_only: Annotated[bool, Meta(description="same as mode fts")] | None = None
-    min_score: Annotated[float, Meta(ge=0, le=1, description="drop what scores less")] = 0.0
+    min_score: Annotated[float, Meta(ge=0, le=1, description="minimum score")] = 0.0
     format: Annotated[list[str], Meta(description="any of these, such as pdf")] | None = None
     source_type: (
         Annotated[
@@ -204,7 +203,9 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
             return hints
         if pending := queue.queued + queue.running:
             jobs = "1 job is" if pending == 1 else f"{pending} jobs are"
-            hints.append(f"{jobs} not done yet: what they add is found once they have completed (kb_jobs).")
+            hints.append(
+                f"{jobs} not done yet: their documents are found once they have completed (kb_jobs)."
+            )
         return hints
 
 
@@ -327,16 +328,16 @@ def _hint(
         if given:
             hints.append(f"Nothing found with {', '.join(given)}: search without them, or rephrase.")
         else:
-            hints.append("Nothing found: rephrase, or look at kb_status for what the base holds.")
+            hints.append("Nothing found: rephrase, or call kb_status for an overview of the base.")
         hints += filter(None, on_nothing)
     elif response.weak:
         hints.append(
             "Nothing matches well: try other words, or 2-3 variant phrasings, before relying on this."
         )
     elif response.total < len(response.results):
-        hints.append(f"Only {response.total} match; the others are the nearest there are.")
+        hints.append(f"Only {response.total} match; the other results are the nearest passages.")
     if response.total_exact is False:
-        hints.append(f"{response.total} is how many match at least.")
+        hints.append(f"{response.total} is the minimum number of matches.")
     if response.incomplete:
         hints.append(f"Incomplete: {response.incomplete}")
     if response.reranked is False:
@@ -350,5 +351,7 @@ def _hint(
     if hits and arguments.detail == "locations":
         hints.append("kb_get with document_id and chunk_offset=chunk_index reads a text.")
     if any(hit.truncated for hit in hits):
-        hints.append("A truncated text is whole in kb_get with its document_id and chunk_offset=chunk_index.")
+        hints.append(
+            "kb_get with document_id and chunk_offset=chunk_index returns the full text of a result."
+        )
     return " ".join(hints)

@@ -202,7 +202,9 @@ async def document_of(
 
 def why_empty(document: m.Document) -> str:
     """Return the message about a document that no search finds."""
-    return f"No search finds document {document.id}: {document.status_reason or 'no text was found in it.'}"
+    return (
+        f"Searches cannot find document {document.id}: {document.status_reason or 'no text was found in it.'}"
+    )
 
 
 class KbJobsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -225,8 +227,8 @@ class KbJobsTool(KbTool[KbJobsArguments, KbJobsResult]):
     name = "kb_jobs"
     title = "Ingestion jobs"
     description = """\
-List recent ingestion jobs, newest first, or follow one: \
-{"job_id": "...", "wait_seconds": 30} answers once it has ended and its content can be searched."""
+List recent ingestion jobs, newest first, or follow one: {"job_id": "...", "wait_seconds": 30} answers once \
+it has ended and its content can be searched."""
     annotations = Annotations(read_only=True, idempotent=True)
 
     async def run(self, arguments: KbJobsArguments, _call: Call) -> KbJobsResult:
@@ -254,7 +256,7 @@ List recent ingestion jobs, newest first, or follow one: \
                 hints.append(f"{total - following} more: offset={following}.")
         if any(job.retryable for job in listed):
             hints.append(
-                "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or "
+                "The input of a failed job is kept: kb_retry_job (toolset kb-extra) or "
                 "`kb jobs ID --retry` queues it again."
             )
         return KbJobsResult(jobs=entries, total=total, hint=" ".join(hints))

@@ -181,8 +181,8 @@ def _check_reach(grant: Grant, tag: str) -> None:
     if (reach := grant.access.reach) is not None and not grant.may_give(tag):
         raise ToolError(
             "forbidden",
-            f"This key may not add to the collection {tag.removeprefix(PREFIX)!r}. Pass `collection`, one of "
-            f"those that it reaches: {named(reach).replace(PREFIX, '')}.",
+            f"This key may not add to the collection {tag.removeprefix(PREFIX)!r}. Pass one of its "
+            f"collections as `collection`: {named(reach).replace(PREFIX, '')}.",
             parameter="collection",
         )
 
@@ -205,15 +205,15 @@ def _hint(job: m.Job, document: m.Document | None) -> str:
     if job.status != "completed":
         return "It can be searched once its job has completed; ask kb_jobs with this job_id."
     if document is None:
-        return "Its job has completed; kb_get tells what was found in it."
+        return "Its job has completed; kb_get shows its text."
     if document.status == "empty":
         return why_empty(document)
-    done = "It was there already; nothing was doubled." if job.deduplicated else "It can be searched now."
+    done = "It existed already; nothing was added." if job.deduplicated else "It can be searched now."
     if job.outcome == "replaced":
-        stays = what_stays(job, document) or "what was under its source_path before is replaced"
+        stays = what_stays(job, document) or "the earlier document of its source_path is replaced"
         done += f" {stays[0].upper()}{stays[1:]}."
     if job.left_out:
-        done += f" Not taken, for the document has its own: {', '.join(job.left_out)}."
+        done += f" Not applied, because the document has its own: {', '.join(job.left_out)}."
     return f"{done} {document.status_reason}" if document.status_reason else done
 
 
@@ -394,7 +394,7 @@ class KbUploadFinishArguments(msgspec.Struct, forbid_unknown_fields=True, kw_onl
     upload_id: UploadId
     sha256: Annotated[Sha256, Meta(description="of the whole file")] | None = None
     total_size: TotalSize | None = None
-    chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS, description="how many were sent")] | None = None
+    chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS, description="number of chunks")] | None = None
     wait_seconds: WaitSeconds = 0.0
 
 
@@ -492,7 +492,7 @@ has changed meanwhile. Notes only."""
                 job_id=job.id,
             )
         hint = (
-            f"Not done yet: the update goes on as job {job.id}. Ask kb_jobs with this job_id and "
+            f"Not done yet: the update continues as job {job.id}. Ask kb_jobs with this job_id and "
             "wait_seconds until it has completed; until then the note has its old text. Do not send it again."
         )
         try:

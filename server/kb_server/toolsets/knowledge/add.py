@@ -71,12 +71,14 @@ class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     force_ocr: Annotated[
         bool,
         Meta(
-            description="force OCR even where text can be extracted: of a PDF, for example, whose text comes "
-            "out garbled. JPG and PNG are always read by OCR; of other formats the text is taken all the same"
+            description=(
+                "force OCR even if text can be extracted, for example from a PDF with garbled text. JPG and "
+                "PNG are always read by OCR; other formats are read directly in any case"
+            ),
         ),
     ] = False
     async_: Annotated[
-        bool, Meta(description="true: answer at once with a task_id; false: wait for the document")
+        bool, Meta(description="true: return a task_id at once; false: wait for the document")
     ] = msgspec.field(name="async", default=True)
 
 
@@ -105,10 +107,10 @@ class KnowledgeAddTool(KnowledgeTool[KnowledgeAddArguments, KnowledgeAddResult])
     description = """\
 Add a document or image to the knowledge base for semantic search.
 
-The file lies on the server's machine, in a folder that the server may read. Formats: PDF, DOCX, PPTX, XLSX, \
-HTML, JPG, PNG and SVG; pictures and scanned pages are read by OCR, some seconds each. Answers at once with \
-a task_id; ask knowledge-task-status when the document can be searched. With "async": false the answer waits \
-for that.
+The file is on the server's machine, in a folder that the server may read. Formats: PDF, DOCX, PPTX, XLSX, \
+HTML, JPG, PNG and SVG; pictures and scanned pages are read by OCR, some seconds each. Returns a task_id at \
+once; knowledge-task-status reports when the document can be searched. With "async": false the response \
+waits for it.
 
 Examples: {"file_path": "/data/documents/report.pdf"}; {"file_path": "/data/documents/guide.html", "async": \
 false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
@@ -149,7 +151,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         else:
             answer = await self._followed(job, sent.size, call)
         if arguments.force_ocr and not can_force:  # the engine would refuse to force it
-            remark = f"OCR does not apply to {form.upper()}: its text is taken"
+            remark = f"OCR does not apply to {form.upper()}: its text is read directly"
             message = remark if answer.message is UNSET else f"{answer.message.removesuffix('.')}. {remark}"
             answer = replace(answer, message=message)
         return answer

@@ -68,7 +68,7 @@ class KnowledgeFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     tags: (
         Annotated[
             list[Annotated[str, Meta(min_length=1, max_length=200)]],
-            Meta(max_length=m.MAX_TAGS, description="only documents that carry all of these tags"),
+            Meta(max_length=m.MAX_TAGS, description="only documents with all of these tags"),
         ]
         | None
     ) = None
@@ -80,13 +80,13 @@ class KnowledgeSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
         Meta(
             min_length=1,
             max_length=MAX_QUERY_CHARS,
-            description="a question or words, as people say it",
+            description="a question or words, in natural language",
             extra=WORDS,
         ),
     ]
-    top_k: Annotated[int, Meta(ge=1, le=50, description="how many results at the most")] = 10
-    min_relevance: Annotated[float, Meta(ge=0, le=1, description="leave out results that score less")] = 0.0
-    filters: Annotated[KnowledgeFilters, Meta(description="only documents that fit")] | None = None
+    top_k: Annotated[int, Meta(ge=1, le=50, description="maximum number of results")] = 10
+    min_relevance: Annotated[float, Meta(ge=0, le=1, description="minimum score of results")] = 0.0
+    filters: Annotated[KnowledgeFilters, Meta(description="conditions on the documents")] | None = None
 
 
 class ResultMetadata(msgspec.Struct, kw_only=True):
@@ -125,11 +125,11 @@ class KnowledgeSearchTool(KnowledgeTool[KnowledgeSearchArguments, KnowledgeSearc
     name = "knowledge-search"
     title = "Search the knowledge base"
     description = """\
-Search the knowledge base using natural language query. Answers with the passages that match best by words \
-and by meaning, each with its document and a relevance_score from 0 to 1 that can be compared between queries.
+Search the knowledge base using natural language query. Returns the best matching passages by words and by \
+meaning, each with its document and a relevance_score from 0 to 1, comparable between queries.
 
-Use it before answering what the documents may know. For a complex question search 2-3 variant phrasings, \
-merge the results by chunk_id and reorder them by your own judgement.
+Use it before answering from memory. For a complex question search 2-3 variant phrasings, merge the results \
+by chunk_id and reorder them by your own judgement.
 
 Examples: {"query": "How to configure authentication?", "top_k": 5}; {"query": "pension", "filters": \
 {"format": "pdf", "date_range": {"start": "2025-01-01", "end": "2025-12-31"}}}"""
@@ -168,7 +168,7 @@ def _filters(filters: KnowledgeFilters) -> m.Filters:
     if days.start is not None and days.end is not None and days.end < days.start:
         raise ToolError(
             INVALID,
-            f"The parameter `filters.date_range.end` takes a day from {days.start} on; got {days.end}.",
+            f"The parameter `filters.date_range.end` must be a day from {days.start} on; got {days.end}.",
             parameter="filters.date_range.end",
         )
     names = None
@@ -204,7 +204,7 @@ class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
         Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task"),
     ]
     confirm: Annotated[
-        bool, Meta(description="true: remove it; false: only show what would be removed", extra=EXACT)
+        bool, Meta(description="true: remove the document; false: only show it", extra=EXACT)
     ] = False
 
 
@@ -221,9 +221,9 @@ class KnowledgeRemoveTool(KnowledgeTool[KnowledgeRemoveArguments, KnowledgeRemov
     name = "knowledge-remove"
     title = "Remove a document"
     description = """\
-Remove a specific document from the knowledge base, with all its passages. No tool of these brings it back, \
-so that it is done only with confirm=true; without, the answer shows the document. Where the client can, the \
-person is asked as well.
+Remove a specific document from the knowledge base, with all its passages. No tool of this toolset can \
+restore it, so it requires confirm=true; without it, the response shows the document. If the client supports \
+it, the user is asked too.
 
 Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true}"""
     annotations = Annotations(destructive=True, idempotent=True)
@@ -253,9 +253,9 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
 
 
 class KnowledgeShowArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    limit: Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")] = 100
-    offset: Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="how many to pass over")] = 0
-    sort_by: Annotated[SortField, Meta(description="what they are sorted by")] = "date_added"
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="maximum number of documents")] = 100
+    offset: Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="number of documents to skip")] = 0
+    sort_by: Annotated[SortField, Meta(description="sort key")] = "date_added"
     sort_order: Annotated[m.SortOrder, Meta(description="asc or desc")] = "desc"
 
 
@@ -286,8 +286,8 @@ class KnowledgeShowTool(KnowledgeTool[KnowledgeShowArguments, KnowledgeShowResul
     name = "knowledge-show"
     title = "List the documents"
     description = """\
-List all documents in the knowledge base with metadata: id, file name, format, size, when it was added, and \
-how many passages it has. The newest first, unless sort_by and sort_order say otherwise.
+List all documents in the knowledge base with metadata: id, file name, format, size, time of addition and \
+number of passages. The default order is newest first; sort_by and sort_order change it.
 
 Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
     annotations = Annotations(read_only=True, idempotent=True)
@@ -342,9 +342,9 @@ class KnowledgeClearTool(KnowledgeTool[KnowledgeClearArguments, KnowledgeClearRe
     name = "knowledge-clear"
     title = "Clear the knowledge base"
     description = """\
-Remove all documents from the knowledge base: of every collection, notes and memories among them. Tasks \
-under way are cancelled; collections that were described stay, empty. This cannot be undone; ask the user \
-first; where the client can, it asks as well.
+Remove all documents from the knowledge base: of every collection, notes and memories among them. Unfinished \
+tasks are cancelled; described collections remain, empty. This cannot be undone: ask the user first. If the \
+client supports it, it asks too.
 
 Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     annotations = Annotations(destructive=True, idempotent=True)

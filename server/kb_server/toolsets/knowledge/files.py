@@ -117,7 +117,7 @@ def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
         real = Path(os.path.realpath(path))
     except ValueError as error:
         raise ToolError(
-            INVALID, "The parameter `file_path` holds a NUL character.", parameter="file_path"
+            INVALID, "The parameter `file_path` contains a NUL character.", parameter="file_path"
         ) from error
     for root in roots:
         folder = Path(os.path.realpath(Path(root).expanduser()))
@@ -126,8 +126,8 @@ def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
     message = f"{path} is not below a folder that this server may read: {', '.join(roots)} (KB_FILE_ROOTS)."
     if not roots:
         message = (
-            "This server reads no files of its machine by path. Whoever runs it sets KB_FILE_ROOTS to the "
-            "folders that may be read, comma-separated, and starts it again."
+            "This server reads no local files by path. Its operator must set KB_FILE_ROOTS to the readable "
+            "folders, comma-separated, and restart it."
         )
     raise ToolError("path_not_allowed", message, file_path=path)
 

@@ -21,8 +21,8 @@ ENGINE_WORDS = EngineWords(
         "job_not_found": "Task with ID '{id}' not found",
         "job_finished": "Task with ID '{id}' has ended and cannot be cancelled",
         "engine_timeout": (
-            "The engine took the request and then kept silent. Look with knowledge-show whether it was done; "
-            "then try again."
+            "The engine accepted the request but did not respond. Check with knowledge-show whether it was "
+            "done; then try again."
         ),
         "embedder_unavailable": "The engine cannot load its embedding model; knowledge-status says why.",
     },

@@ -42,7 +42,7 @@ class KnowledgeBase(msgspec.Struct, kw_only=True):
     total_size_mb: Annotated[float, Meta(description="in units of 1048576 bytes")] | None = None
     average_chunks_per_document: float | None = None
     storage_path: Annotated[str, Meta(description="the engine's data folder")] | None = None
-    vector_db_path: Annotated[str, Meta(description="where the vectors lie")] | None = None
+    vector_db_path: Annotated[str, Meta(description="location of the vectors")] | None = None
 
 
 class BaseHealth(msgspec.Struct, kw_only=True):
@@ -70,7 +70,7 @@ class KnowledgeStatusResult(Success, kw_only=True):
     health: BaseHealth
     configuration: BaseConfiguration
     last_updated: (
-        Annotated[str, Meta(description="when a document was last added, changed or removed")] | None
+        Annotated[str, Meta(description="time of the last addition, change or removal of a document")] | None
     )
 
 
@@ -78,8 +78,8 @@ class KnowledgeStatusTool(KnowledgeTool[NoArguments, KnowledgeStatusResult]):
     name = "knowledge-status"
     title = "Status of the knowledge base"
     description = """\
-Get knowledge base statistics and health status: how many documents and passages there are, how large they \
-are, whether storage, vectors and embedding model work, and what is wrong where they do not."""
+Get knowledge base statistics and health status: numbers and sizes of documents and passages, the state of \
+storage, vectors and embedding model, and the causes of faults."""
     annotations = Annotations(read_only=True, idempotent=True)
     document_mark = "none"
 
@@ -162,9 +162,9 @@ class KnowledgeTaskStatusResult(Success, kw_only=True):
     ]
     estimated_remaining_seconds: Annotated[
         float | None,
-        Meta(description="with what waits before it; 0 once it has ended, null: nothing is known yet"),
+        Meta(description="including the tasks before it; 0 once it has ended, null: not known yet"),
     ]
-    error: Annotated[str | None, Meta(description="a stable code; null where it has not failed")]
+    error: Annotated[str | None, Meta(description="a stable code; null if the task has not failed")]
     result: TaskResult | UnsetType = UNSET
     total_time_seconds: Annotated[float, Meta(ge=0, description="from its submission")] | UnsetType = UNSET
     message: str | UnsetType = UNSET
@@ -176,8 +176,8 @@ class KnowledgeTaskStatusTool(KnowledgeTool[KnowledgeTaskStatusArguments, Knowle
     description = """\
 Get status of an async processing task: queued, running, completed, failed or cancelled.
 
-Use it with the task_id of knowledge-add. A running task tells its step and progress, a completed one its \
-document_id, a failed one what went wrong.
+Use it with the task_id of knowledge-add. A running task has its step and progress, a completed one its \
+document_id, a failed one its error.
 
 Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     annotations = Annotations(read_only=True, idempotent=True)
@@ -237,7 +237,9 @@ def canceller(services: Services) -> CancelTask:
 
     async def cancel(task_id: str, _call: Call) -> None:
         if not is_uuid(task_id):
-            raise ToolError(INVALID, "taskId takes a UUID, as knowledge-add answers it.", parameter="taskId")
+            raise ToolError(
+                INVALID, "taskId must be a UUID, as returned by knowledge-add.", parameter="taskId"
+            )
         try:
             await services.engine.call(CANCEL_JOB, path={"job_id": task_id.lower()})
         except EngineFault as fault:

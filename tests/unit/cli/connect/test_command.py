@@ -41,7 +41,7 @@ def test_a_client_is_connected_and_disconnected(kb: Kb, home: Path, client: str)
     status, out, _ = kb("connect", client, "--yes")
     assert status == Exit.OK
     assert f"+++ {file}" in out
-    assert f"{CLIENTS[client].title} knows kb" in out
+    assert f"{CLIENTS[client].title}: kb configured" in out
     text = file.read_text()
     found = (tomllib if client == "codex" else json).loads(text)
     for key in (*CLIENTS[client].place, "kb"):
@@ -52,7 +52,10 @@ def test_a_client_is_connected_and_disconnected(kb: Kb, home: Path, client: str)
     else:
         assert "http://127.0.0.1:3000/mcp" in found.values()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert kb("connect", client, "--yes")[:2] == (Exit.OK, f"{CLIENTS[client].title} knows kb as before.\n")
+    assert kb("connect", client, "--yes")[:2] == (
+        Exit.OK,
+        f"{CLIENTS[client].title}: configuration unchanged.\n",
+    )
     assert kb("connect", client, "--undo", "--yes")[0] == Exit.OK
     assert not file.exists()
 
@@ -152,7 +155,7 @@ def test_a_file_that_was_empty_stays_when_kb_is_taken_out(kb: Kb, home: Path) ->
 def test_without_a_yes_nothing_is_written(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "confirmed", lambda _question: False)
     status, out, err = kb("connect", "cursor")
-    assert (status, "+++" in out, "stays as it is" in err) == (Exit.FAILED, True, True)
+    assert (status, "+++" in out, "is unchanged" in err) == (Exit.FAILED, True, True)
     assert not home.exists()
 
 

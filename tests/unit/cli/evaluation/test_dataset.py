@@ -36,9 +36,9 @@ def test_questions_are_chosen_by_their_place_in_the_file(
     [
         ("corpus.jsonl", "{no json", r"line 8: .*JSON is malformed"),
         ("corpus.jsonl", '{"text": "x"}', r"line 8: .*missing required field `_id`"),
-        ("corpus.jsonl", '{"_id": "bees", "text": "x"}', "line 8: the document 'bees' is there already"),
+        ("corpus.jsonl", '{"_id": "bees", "text": "x"}', "line 8: the document 'bees' is a duplicate"),
         ("corpus.jsonl", '{"_id": "z", "text": "' + "x" * 1_000_001 + '"}', "line 8: .*1,000,000 characters"),
-        ("queries.jsonl", '{"_id": "q1", "text": "x"}', "line 6: the query 'q1' is there already"),
+        ("queries.jsonl", '{"_id": "q1", "text": "x"}', "line 6: the query 'q1' is a duplicate"),
         ("queries.jsonl", '{"_id": "q9", "text": " "}', "line 6: the question is empty"),
         ("queries.jsonl", '{"_id": "q9", "text": "' + "x" * 4_001 + '"}', "line 6: .*4,000 characters"),
         ("qrels/test.tsv", "q1 bees 1", "line 7: three columns"),
@@ -67,7 +67,7 @@ def test_a_missing_file_is_named(dataset: Path, file: str) -> None:
 
 def test_a_corpus_without_text_is_refused(dataset: Path) -> None:
     (dataset / "corpus.jsonl").write_text('{"_id": "a", "text": ""}\n', "utf-8")
-    with pytest.raises(CliError, match=r"corpus\.jsonl: no document in it holds any text"):
+    with pytest.raises(CliError, match=r"corpus\.jsonl: no document in it has any text"):
         Dataset.read(dataset)
 
 

@@ -114,7 +114,7 @@ async def test_every_tool_has_its_right(tmp_path: Path) -> None:
     [
         (EVERYBODY, ""),
         (Grant(Access("a", frozenset({"read"}))), "may not write"),
-        (Grant(Access("a"), frozenset({"ragler"})), "not for the toolset kb"),
+        (Grant(Access("a"), frozenset({"ragler"})), "may not use the toolset kb"),
         (Grant(Access("a"), frozenset({"kb"})), ""),
     ],
 )

@@ -334,7 +334,7 @@ async def test_a_caller_that_leaves_stops_nothing_that_has_begun() -> None:
 async def test_silence_is_a_timeout() -> None:
     slow = Slow()
     async with before(slow, read_timeout=SILENCE) as (client, _):
-        with pytest.raises(EngineTimeout, match=r"It said nothing for 0\.05 s\."):
+        with pytest.raises(EngineTimeout, match=r"It sent no data for 0\.05 s\."):
             await client.call(GET_STATUS)
     assert slow.ended == ["getStatus"]
 

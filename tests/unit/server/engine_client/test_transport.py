@@ -210,7 +210,7 @@ class TestSendingTwice:
             raise ConnectionResetError
 
         async with peer(leaves) as made, pool_to(made) as pool:
-            with pytest.raises(EngineUnreachable, match="without an answer"):
+            with pytest.raises(EngineUnreachable, match="without a response"):
                 await pool.exchange(Question())
             assert made.connections == 1
 
@@ -302,7 +302,7 @@ class TestTime:
                 advance(ANSWER_SECONDS / 10)
 
         async with peer(drips) as made, pool_to(made) as pool:
-            with pytest.raises(EngineTimeout, match="said nothing"):
+            with pytest.raises(EngineTimeout, match="sent no data"):
                 await pool.exchange(Question(read_timeout=ANSWER_SECONDS))
 
     async def test_a_body_that_drips_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ class TestTime:
                 advance(ANSWER_SECONDS / 2)
 
         async with peer(drips) as made, pool_to(made) as pool:
-            with pytest.raises(EngineTimeout, match="not arrived whole"):
+            with pytest.raises(EngineTimeout, match="was incomplete after"):
                 await pool.exchange(Question())
 
     async def test_a_short_silence_counts_on_a_connection_that_waited_longer(self) -> None:

@@ -28,4 +28,4 @@ async def test_an_unknown_kb_delete_names_its_toolset() -> None:
     with pytest.raises(UnknownToolError) as refused:
         await calls.outcome("kb_delete", {"document_id": 1}, Call())
     assert "kb_search" in refused.value.error.message
-    assert refused.value.error.message.endswith("with KB_TOOLSETS=kb,kb-extra it is shown here, too.")
+    assert refused.value.error.message.endswith("with KB_TOOLSETS=kb,kb-extra it is served here, too.")

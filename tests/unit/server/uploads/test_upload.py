@@ -52,7 +52,7 @@ WIDE_GAP = {"missing": list(range(100)), "missing_total": MAX_CHUNKS - 1}
         (
             partial(check_chunk, upload(), Staged(body=10), 0, 1, MOST),
             "contradiction",
-            "through the upload URL already",
+            "already sent to the upload URL",
             {},
         ),
         *(

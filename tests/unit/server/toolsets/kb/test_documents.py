@@ -136,7 +136,7 @@ async def test_a_citation_of_kb_search_is_checked(engine: SimulatedEngine, tools
 async def test_what_is_no_citation_says_what_to_hand_back(engine: SimulatedEngine, tools: ToolCaller) -> None:
     refused = await tools.refused("kb_get", citation="[1]")
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "citation")
-    assert "exactly as kb_search gave it" in refused["message"]
+    assert "exactly as kb_search returned it" in refused["message"]
     assert engine.journal.requests() == []
 
 

@@ -145,7 +145,7 @@ def test_an_addition_stands_at_the_end(before: str, addition: str) -> None:
 @given(WORDS, WORDS, WORDS)
 def test_one_place_is_replaced_or_none(before: str, old: str, new: str) -> None:
     if not old or before.count(old) != 1:
-        with pytest.raises(ToolError, match="stand"):
+        with pytest.raises(ToolError, match="in the note"):
             replaced(before, old, new)
         return
     start = before.index(old)

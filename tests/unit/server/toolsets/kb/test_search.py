@@ -264,7 +264,7 @@ async def test_a_total_that_was_not_counted_to_its_end_is_told(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     respond(tools, result_of(engine.add()), total=70, total_exact=False)
-    assert "70 is how many match at least" in (await tools.ok("kb_search", query="x"))["hint"]
+    assert "70 is the minimum number of matches" in (await tools.ok("kb_search", query="x"))["hint"]
 
 
 async def test_what_could_not_be_searched_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
@@ -352,7 +352,7 @@ async def test_where_nothing_is_found_while_jobs_are_pending_the_hint_says_so(
     engine.state.policy = Stuck()
     await tools.ok("kb_addnote", text="granite", wait_seconds=0)
     hint = (await tools.ok("kb_search", query="granite"))["hint"]
-    assert "1 job is not done yet: what they add is found once they have completed (kb_jobs)." in hint
+    assert "1 job is not done yet: their documents are found once they have completed (kb_jobs)." in hint
 
 
 async def test_where_nothing_holds_a_phrase_the_hint_says_so(tools: ToolCaller) -> None:

@@ -132,7 +132,7 @@ async def test_a_note_without_a_source_path_is_taken_over_by_one(
     named = await tools.ok("kb_addnote", text="Deploys on Tuesdays", source_path="deploys", **given)
     newer = await tools.ok("kb_addnote", text="Deploys on Thursdays", source_path="deploys", **given)
     assert plain["document_id"] == named["document_id"] == newer["document_id"]
-    assert newer["hint"].endswith("What was under its source_path before is replaced.")
+    assert newer["hint"].endswith("The earlier document of its source_path is replaced.")
     assert len(engine.state.documents.by_id) == 1
 
 
@@ -360,7 +360,7 @@ async def test_a_file_without_text_is_empty_in_every_answer(
     upload_id = await sent(tools, b" \n ")
     finish = await tools.ok("kb_upload_finish", upload_id=upload_id, wait_seconds=JOB_SECONDS)
     assert (finish["status"], finish["document_status"]) == ("completed", "empty")
-    assert finish["hint"] == f"No search finds document {finish['document_id']}: {NO_TEXT}"
+    assert finish["hint"] == f"Searches cannot find document {finish['document_id']}: {NO_TEXT}"
     later = await tools.ok("kb_jobs", job_id=finish["job_id"])
     assert later["hint"] == finish["hint"]
 

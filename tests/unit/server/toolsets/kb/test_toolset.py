@@ -113,12 +113,12 @@ async def test_arguments_that_do_not_fit_are_refused_by_the_parameters_name(
     [
         ("kb_search", {"query": "x", "top": 3, "top_n": 4}, "contradiction", "top is 3 and top_n is 4"),
         ("kb_search", {"query": "x", "tags": ["collection:memory"]}, "invalid_tag", "`collection`"),
-        ("kb_get", {}, "missing_required_parameter", "either document_id or source_path"),
+        ("kb_get", {}, "missing_required_parameter", "exactly one of document_id, source_path"),
         (
             "kb_get",
             {"document_id": 1, "source_path": "p"},
             "contradiction",
-            "either document_id or source_path",
+            "exactly one of document_id, source_path",
         ),
         ("kb_jobs", {"job_id": "x", "status": "failed"}, "contradiction", "job_id"),
         ("kb_jobs", {"job_id": "x", "offset": 1}, "contradiction", "job_id"),

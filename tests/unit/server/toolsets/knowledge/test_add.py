@@ -148,7 +148,7 @@ async def test_where_ocr_does_not_apply_the_answer_says_so_and_goes_on(
     answer = await knowledge.ok("knowledge-add", file_path=knowledge.file(name, b"x"), force_ocr=True)
     label = name.partition(".")[2].upper()
     assert answer["message"] == (
-        f"Document queued for processing. OCR does not apply to {label}: its text is taken"
+        f"Document queued for processing. OCR does not apply to {label}: its text is read directly"
     )
     assert [job.id for job in knowledge.engine.state().jobs] == [answer["task_id"]]
 
@@ -158,10 +158,10 @@ async def test_a_call_that_waits_says_too_where_ocr_does_not_apply(knowledge: Kn
     words, blank = knowledge.file("a.html", b"<p>Granite</p>"), knowledge.file("b.html", b"<p> </p>")
     answer = await knowledge.ok("knowledge-add", file_path=words, force_ocr=True, async_=False)
     assert (answer["chunks_created"], answer["processing_method"]) == (1, "text_extraction")
-    assert answer["message"] == "OCR does not apply to HTML: its text is taken"
+    assert answer["message"] == "OCR does not apply to HTML: its text is read directly"
     answer = await knowledge.ok("knowledge-add", file_path=blank, force_ocr=True, async_=False)
     assert answer["chunks_created"] == 0
-    assert answer["message"].endswith(". OCR does not apply to HTML: its text is taken")
+    assert answer["message"].endswith(". OCR does not apply to HTML: its text is read directly")
 
 
 async def test_a_job_that_fails_is_the_error_of_a_call_that_waits(knowledge: Knowledge) -> None:

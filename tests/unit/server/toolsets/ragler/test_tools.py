@@ -99,7 +99,7 @@ def test_what_the_other_two_take(toolset: Toolset) -> None:
     schema = published(toolset, "get_collection_info").input
     assert schema["required"] == ["collection_id"]
     taken = schema["properties"]["collection_id"]
-    assert taken["description"].startswith("UUID of a collection, or its name")
+    assert taken["description"].startswith("UUID or name of a collection")
     assert (taken["type"], taken["format"]) == ("string", "uuid")
 
 

@@ -19,7 +19,7 @@ EXEMPT = (
     Path(__file__).resolve(),
 )
 
-_LIMIT = re.compile(r"timeout|(^|_)silence$|^(header|wall|wait|read_timeout)_seconds$", re.IGNORECASE)
+_LIMIT = re.compile(r"timeout|^(header|wall|wait|read_timeout)_seconds$", re.IGNORECASE)
 """Names of arguments that are time limits."""
 _CONSTANT = re.compile(r"(^|_)(SECONDS|TIMEOUT|SILENCE|PATIENCE|BOUND|WAIT|LINGER)$")
 """Names of constants that are time limits."""
@@ -109,7 +109,7 @@ def limits(source: str) -> list[int]:
         "httpx.get(url, timeout=60)",
         "subprocess.run(command, timeout=2 * 30)",
         "process.communicate(timeout=60.0)",
-        "Question(silence=0.2)",
+        "Question(read_timeout=0.2)",
         "serve(header_seconds=0.01)",
         "call('kb_addnote', wait_seconds=5)",
         "Limits(wall_seconds=0.5)",
@@ -130,7 +130,7 @@ def limits(source: str) -> list[int]:
         "SECONDS = 20.0",
         "_READY_SECONDS: float = 60",
         "def stop(self, timeout=20): ...",
-        "def stop(self, *, silence: float = 0.2): ...",
+        "def stop(self, *, read_timeout: float = 0.2): ...",
         "assert time.monotonic() - began < 30",
         "assert perf_counter() < end",
     ],

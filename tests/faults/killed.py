@@ -2,7 +2,8 @@
 
 Starting a process takes longest, so this module is also the program that has everything imported, and forks
 for each order on its input. A moment is a change of the file system by Python, or the begin or end of a SQL
-statement of SQLite; a kill within one, for example within the writes of a commit, is a kill after a time.
+statement of SQLite. A kill within one, for example within the writes of a commit, is a kill after a time from
+the first moment.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import mmap
 import os
 import selectors
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,46 +39,49 @@ _CHANGES = {
 }  # fmt: skip
 """Audit events that are moments, besides files opened for writing."""
 _NAME_BYTES = 200
-_NUMBER_BYTES = 8
+_LAYOUT = struct.Struct(f"qd{_NAME_BYTES}s")
+"""Layout of the shared memory: number of moments, seconds from the first to the last, name of the last."""
 
 
 class Moments:
-    """The number of moments of a fork so far, and the last one; in memory shared with the program."""
+    """The moments of a fork so far, in memory that it shares with the program."""
 
     def __init__(self) -> None:
-        self._shared = mmap.mmap(-1, _NUMBER_BYTES + _NAME_BYTES)
+        self._shared = mmap.mmap(-1, _LAYOUT.size)
         self._numbers = count()
-        self._at: int | None = None
+        self._last: int | None = None
+        self._seconds: float | None = None
+        self._first = 0.0
 
     def begin(self, at: float | None) -> None:
         """Kill this process at the moment of that number, or after that time in seconds if it is a float."""
-        self._at = at if isinstance(at, int) else None
-        if isinstance(at, float):
-            # SIGALRM without a handler ends the process as SIGKILL does.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, at)
+        self._last, self._seconds = (at, None) if isinstance(at, int) else (None, at)
+        sys.addaudithook(self._audit)
+        apsw.connection_hooks.append(self._follow)
 
-    def add(self, name: str) -> None:
-        number = next(self._numbers)
-        if number == self._at:
+    def read(self) -> tuple[int, float, str]:
+        number, seconds, name = _LAYOUT.unpack(self._shared[:])
+        return number, seconds, name.rstrip(b"\0").decode(errors="replace")
+
+    def _add(self, name: str) -> None:
+        number, now = next(self._numbers), time.monotonic()
+        if number == 0:
+            self._first = now
+            if self._seconds is not None:
+                # SIGALRM without a handler ends the process as SIGKILL does.
+                signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        if number == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
-        text = name.encode()[:_NAME_BYTES].ljust(_NAME_BYTES)
-        self._shared[:] = (number + 1).to_bytes(_NUMBER_BYTES, "big") + text
+        self._shared[:] = _LAYOUT.pack(number + 1, now - self._first, name.encode()[:_NAME_BYTES])
 
-    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         opens = event == "open" and len(arguments) > 2 and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if event in _CHANGES or opens:
-            self.add(f"{event} {arguments[0]}")
+            self._add(f"{event} {arguments[0]}")
 
-    def follow(self, db: apsw.Connection) -> None:
+    def _follow(self, db: apsw.Connection) -> None:
         mask = apsw.SQLITE_TRACE_STMT | apsw.SQLITE_TRACE_PROFILE
-        db.trace_v2(mask, lambda event: self.add(f"SQL {event.get('sql')}"))
-
-    def read(self) -> tuple[int, str]:
-        held = self._shared[:]
-        return int.from_bytes(held[:_NUMBER_BYTES], "big"), held[_NUMBER_BYTES:].decode(
-            errors="replace"
-        ).strip(" \0")
+        db.trace_v2(mask, lambda event: self._add(f"SQL {event.get('sql')}"))
 
 
 def main() -> None:
@@ -94,8 +100,6 @@ def main() -> None:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.environ.update(order["environment"])
-            sys.addaudithook(moments.audit)
-            apsw.connection_hooks.append(moments.follow)
             moments.begin(order["at"])
             command = order["command"]
             status = engine.main() if command == [ENGINE] else kb.main(command)
@@ -109,10 +113,13 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit status, or a negative signal; the moments until then, and the last."""
+    """The end of a command: its exit status, or a negative signal; its moments, in number and seconds,
+    and the last one.
+    """
 
     status: int
     moments: int
+    seconds: float
     last: str
     output: str
 
@@ -152,8 +159,8 @@ class Forks:
 
     def wait(self) -> Ended:
         """Wait for the end of the command."""
-        status, moments, last = json.loads(self._line())
-        return Ended(status, moments, last, self._output.read_text(errors="replace"))
+        status, moments, seconds, last = json.loads(self._line())
+        return Ended(status, moments, seconds, last, self._output.read_text(errors="replace"))
 
     def run(self, *command: str, at: float | None = None, **environment: str) -> Ended:
         self.start(*command, at=at, **environment)

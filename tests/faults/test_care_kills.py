@@ -19,7 +19,6 @@ import random
 import shutil
 import signal
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -352,8 +351,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
 
 
 @pytest.fixture(scope="module")
-def kb() -> Iterator[Forks]:
-    with forks(**SETTINGS) as made:
+def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with forks(KB_HOME=str(tmp_path_factory.mktemp("unused")), **SETTINGS) as made:
         yield made
 
 
@@ -367,8 +366,8 @@ class Killing:
     kb: Forks
     name: str
     killed: int = 0
-    _moments: int = 0
-    _seconds: float = 0.0
+    length: Ended | None = None
+    """The command without a kill."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.name} {SEED}")
@@ -382,10 +381,9 @@ class Killing:
 
     def measure(self, *command: str) -> Ended:
         """Run the command without a kill, to learn its length."""
-        begun = time.monotonic()
         ended = self.kb.run(*command)
         assert ended.status == 0, ended.output
-        self._moments, self._seconds = ended.moments, time.monotonic() - begun
+        self.length = ended
         return ended
 
     def complete(self, *command: str, there: str = "") -> str:
@@ -395,24 +393,22 @@ class Killing:
         """
         about = f"{self.name}, seed {SEED}"
         while True:
-            at = (
-                None
-                if about.count(";") and self.random.random() < 0.7
-                else self.draw(self._moments, self._seconds)
-            )
+            at = None if about.count(";") and self.random.random() < 0.7 else self.draw()
             ended = self.kb.run(*command, at=at)
             if not ended.is_killed:
                 done = ended.status == 0 or (there and there in ended.output and "killed" in about)
                 assert done, f"{about}: {ended.status} {ended.output}"
+                print(about)
                 return about
             self.killed += 1
             about += f"; kill {self.killed} at {at}: moment {ended.moments}, after {ended.last[:100]!r}"
 
-    def draw(self, moments: int, seconds: float) -> float:
+    def draw(self) -> float:
         """Return the number of a moment, or a time in seconds."""
+        assert self.length is not None, "it is measured first"
         if self.random.random() < 0.5:
-            return self.random.randrange(moments)
-        return self.random.uniform(0.0, seconds)
+            return self.random.randrange(self.length.moments)
+        return self.random.uniform(0.0, self.length.seconds)
 
 
 def check_whole(kb: Forks, home: Path, about: str) -> None:
@@ -526,14 +522,14 @@ def test_a_migration_of_an_earlier_layout_keeps_its_source(kb: Forks, tmp_path: 
                 db.execute("DELETE FROM jobs")  # they have not ended
             db.commit()
         before = contents(old)
-        first, source = folder / "first.db", folder / "source.db"
+        first, source, compared = (folder / f"{name}.db" for name in ("first", "source", "compared"))
         for copy in (first, source):
             shutil.copy(old, copy)
-        killing.measure(*migration(f"sqlite:{first}", f"sqlite:{folder / 'first-target.db'}"))
+        killing.measure(*migration(f"sqlite:{first}", f"sqlite:{compared}"))
         target = folder / "target.db"
         about = killing.complete(*migration(f"sqlite:{source}", f"sqlite:{target}")) + f", layout {layout}"
         check_same(state(source), state(first), about)
-        check_same(state(target), state(first), about)
+        check_same(state(target), state(compared), about)
         assert contents(folder / f"source.db.layout-{layout}") == before, about
         shutil.rmtree(folder)
 
@@ -659,9 +655,9 @@ def test_changes_of_notes_happen_once_whenever_the_engine_was_killed(kb: Forks, 
     """An answered change holds, and one that was not answered happens once when it is sent again."""
     killing, history = Killing(kb, "engine"), History(f"engine {SEED}")
     engine = Served(kb, tmp_path)
-    moments, seconds = serve(engine, history, ACTS)
+    killing.length = serve(engine, history, ACTS)
     for _ in killing.rounds:
-        at = killing.draw(moments, seconds)
+        at = killing.draw()
         engine.start(at)
         pending = changed_until_killed(engine, history)
         ended = kb.wait()
@@ -669,6 +665,7 @@ def test_changes_of_notes_happen_once_whenever_the_engine_was_killed(kb: Forks, 
         killing.killed += 1
         about = f"engine, seed {SEED}, kill {killing.killed} at {at}: moment {ended.moments}, "
         about += f"after {ended.last[:100]!r}, in {pending.name if pending else 'the start'}"
+        print(about)
         serve(engine, history, 0, pending, about)
 
 
@@ -686,14 +683,8 @@ def changed_until_killed(engine: Served, history: History) -> Act | None:
             act.effect(answer)
 
 
-def serve(
-    engine: Served, history: History, acts: int, pending: Act | None = None, about: str = ""
-) -> tuple[int, float]:
-    """Start an engine, send the pending change and further ones, stop it, and compare the base.
-
-    Return the moments and seconds that it took.
-    """
-    begun = time.monotonic()
+def serve(engine: Served, history: History, acts: int, pending: Act | None = None, about: str = "") -> Ended:
+    """Start an engine, send the pending change and further ones, stop it, and compare the base."""
     process = engine.start()
     with engine.client() as http:
         assert engine.is_ready(http), f"{about}: {engine.kb.wait().output}"
@@ -702,11 +693,10 @@ def serve(
         for _ in range(acts):
             act = history.draw()
             act.effect(send(http, act))
-        taken = time.monotonic() - begun
         check_search(http, history.notes, history.gone, about)
     os.kill(process, signal.SIGTERM)
     ended = engine.kb.wait()
     assert ended.status == 0, f"{about}: {ended.output}"
     history.check(base_of(engine.home), about)
     check_whole(engine.kb, engine.home, about)
-    return ended.moments, taken
+    return ended

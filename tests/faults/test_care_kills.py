@@ -19,9 +19,11 @@ import random
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,15 @@ from tests.support import engines
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.scope import ALL
+from tests.support.scope import ALL, rows
 from tests.unit.engine.store.test_migration_kills import fill_sqlite
 
 pytestmark = pytest.mark.process
 
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6" if ALL else "2"))
 SEED = int(os.environ.get("KB_TEST_SEED", "1"))
+LEAST_MOMENTS = 10
+"""An engine on PostgreSQL has fewer, all at its start, and is killed after times alone."""
 FIRST_WITH_JOBS = 2
 """The first layout with a table of jobs."""
 COLLECTIONS = ("stones", "rivers", "winds")
@@ -89,11 +93,11 @@ def state(base: Path, tables: Mapping[str, str] = TABLES) -> dict[str, list[Row]
 
 def check_same(found: Mapping[str, list[Row]], expected: Mapping[str, list[Row]], about: str) -> None:
     """Compare two states; a failure names the table and the rows."""
-    for table, rows in expected.items():
-        lost = [row for row in rows if row not in found[table]]
-        further = [row for row in found[table] if row not in rows]
+    for table, wanted in expected.items():
+        lost = [row for row in wanted if row not in found[table]]
+        further = [row for row in found[table] if row not in wanted]
         assert (lost[:3], further[:3]) == ([], []), f"{about}: {table}"
-        assert found[table] == rows, f"{about}: the order or number of {table}"
+        assert found[table] == wanted, f"{about}: the order or number of {table}"
 
 
 # Notes, as a client of the engine expects them.
@@ -127,8 +131,10 @@ class Act:
 class History:
     """Changes of notes, drawn from a seed, and the notes that result."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, client: int = 0) -> None:
+        """`client` makes its texts differ from those of other histories of the base."""
         self.random = random.Random(seed)
+        self._client = client
         self.notes: dict[int, Note] = {}
         self.gone: list[str] = []
         """Texts of notes that were removed for good."""
@@ -137,7 +143,7 @@ class History:
     def text(self) -> str:
         """Return a new text, with a word of its own; some have several passages."""
         self._serial += 1
-        number = self._serial
+        number = f"{self._serial}by{self._client}"
         length = self.random.choice((5, 30, 700))
         filling = " ".join(f"filling{word}of{number}" for word in range(length))
         return f"unique{number}word {filling}"
@@ -232,36 +238,36 @@ class History:
 
         return "POST", f"/documents/{note.number}/versions/{version}/restore", None, effect
 
-    def check(self, base: Path, about: str) -> None:
-        """Compare the notes with the rows of the base."""
-        found = state(base)
-        named = {row[0]: row for row in found["documents"]}
-        expected = {note.number: note for note in self.notes.values() if note.stands}
-        with closing(sqlite3.connect(base)) as db:
-            columns = [name for _, name, *_ in db.execute("PRAGMA table_info (documents)")]
-        assert sorted(named) == sorted(expected), about
-        texts: dict[int, str] = dict(found["texts"])
-        tags: dict[int, list[str]] = {number: [] for number in named}
-        for number, tag in found["tags"]:
-            tags[number].append(tag)
-        for number, note in expected.items():
-            row = dict(zip(columns, named[number], strict=True))
-            digest = hashlib.sha256(note.text.encode()).hexdigest()
-            assert (row["title"], row["version"], row["sha256"], texts[number], tags[number]) == (
-                note.title, note.version, digest, note.text, note.tags,
-            ), f"{about}: note {number}"  # fmt: skip
-            positions = [row[1] for row in found["passages"] if row[0] == number]
-            assert positions == [*range(row["chunk_count"])], f"{about}: passages of {number}"
-        kept = {(row[0], row[2]): (json.loads(row[6])["title"], row[7]) for row in found["versions"]}
-        assert len(kept) == len(found["versions"]), about
-        assert kept == {
-            (note.number, version): content
-            for note in self.notes.values()
-            for version, content in note.versions.items()
-        }, about
-        assert {(row[0], row[2]) for row in found["versions"] if row[3]} == {
-            (note.number, note.version) for note in self.notes.values() if not note.stands
-        }, f"{about}: the trash"
+
+def check_notes(base: Path, histories: Sequence[History], about: str) -> None:
+    """Compare the notes of the histories, which are all that the base has, with its rows."""
+    notes = [note for history in histories for note in history.notes.values()]
+    found = state(base)
+    named = {row[0]: row for row in found["documents"]}
+    expected = {note.number: note for note in notes if note.stands}
+    with closing(sqlite3.connect(base)) as db:
+        columns = [name for _, name, *_ in db.execute("PRAGMA table_info (documents)")]
+    assert sorted(named) == sorted(expected), about
+    texts: dict[int, str] = dict(found["texts"])
+    tags: dict[int, list[str]] = {number: [] for number in named}
+    for number, tag in found["tags"]:
+        tags[number].append(tag)
+    for number, note in expected.items():
+        row = dict(zip(columns, named[number], strict=True))
+        digest = hashlib.sha256(note.text.encode()).hexdigest()
+        assert (row["title"], row["version"], row["sha256"], texts[number], tags[number]) == (
+            note.title, note.version, digest, note.text, note.tags,
+        ), f"{about}: note {number}"  # fmt: skip
+        positions = [row[1] for row in found["passages"] if row[0] == number]
+        assert positions == [*range(row["chunk_count"])], f"{about}: passages of {number}"
+    kept = {(row[0], row[2]): (json.loads(row[6])["title"], row[7]) for row in found["versions"]}
+    assert len(kept) == len(found["versions"]), about
+    assert kept == {
+        (note.number, version): content for note in notes for version, content in note.versions.items()
+    }, about
+    assert {(row[0], row[2]) for row in found["versions"] if row[3]} == {
+        (note.number, note.version) for note in notes if not note.stands
+    }, f"{about}: the trash"
 
 
 def send(http: httpx.Client, act: Act) -> dict[str, Any]:
@@ -406,7 +412,7 @@ class Killing:
     def draw(self) -> float:
         """Return the number of a moment, or a time in seconds."""
         assert self.length is not None, "it is measured first"
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 and self.length.moments > LEAST_MOMENTS:
             return self.random.randrange(self.length.moments)
         return self.random.uniform(0.0, self.length.seconds)
 
@@ -619,20 +625,25 @@ def test_a_repair_is_complete_whenever_it_was_killed(kb: Forks, filled: Filled, 
 # Kills of an engine.
 
 ACTS = 25
-"""Changes between the start of an engine and its kill, at most about."""
+"""Changes by each client between the start of an engine and its kill, at most about."""
 
 
 @dataclass
 class Served:
-    """An engine in a fork, on one base."""
+    """An engine in a fork, on one base; an address of PostgreSQL is `store`."""
 
     kb: Forks
     home: Path
+    store: str = ""
     port: int = field(default_factory=free_port)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"KB_HOME": str(self.home), "KB_STORE": self.store}
+
     def start(self, at: float | None = None) -> int:
-        settings = {"KB_HOME": str(self.home), "KB_ENGINE_PORT": str(self.port), "KB_KEEP_VERSIONS": "1000"}
-        return self.kb.start(ENGINE, at=at, **settings)
+        bounds = {"KB_KEEP_VERSIONS": "1000", "KB_LEASE_SECONDS": "3"}
+        return self.kb.start(ENGINE, at=at, KB_ENGINE_PORT=str(self.port), **bounds, **self.settings)
 
     def is_ready(self, http: httpx.Client) -> bool:
         """Wait until the engine answers, and return True, or until it has ended."""
@@ -650,53 +661,84 @@ class Served:
     def client(self) -> httpx.Client:
         return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_SECONDS)
 
+    def check(self, histories: Sequence[History], about: str) -> None:
+        """Compare the base, not in use; one on PostgreSQL is copied to SQLite for that."""
+        ended = self.kb.run("check", "--deep", "--json", at=None, **self.settings)
+        assert (ended.status, json.loads(ended.output)["hurt"]) == (0, []), f"{about}: {ended.output}"
+        if not self.store:
+            check_notes(base_of(self.home), histories, about)
+            return
+        copy = self.home / "copy.sqlite"
+        ended = self.kb.run(*migration(self.store, f"sqlite:{copy}"))
+        assert ended.status == 0, f"{about}: {ended.output}"
+        check_notes(copy, histories, about)
+        for path in self.home.glob("copy.sqlite*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-def test_changes_of_notes_happen_once_whenever_the_engine_was_killed(kb: Forks, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("kind", "clients"), rows(("SQLite", 1), whole=[("SQLite", 3), ("PostgreSQL", 1), ("PostgreSQL", 3)])
+)
+def test_changes_of_notes_happen_once_whenever_the_engine_was_killed(
+    kb: Forks, tmp_path: Path, kind: str, clients: int
+) -> None:
     """An answered change holds, and one that was not answered happens once when it is sent again."""
-    killing, history = Killing(kb, "engine"), History(f"engine {SEED}")
-    engine = Served(kb, tmp_path)
-    killing.length = serve(engine, history, ACTS)
-    for _ in killing.rounds:
-        at = killing.draw()
-        engine.start(at)
-        pending = changed_until_killed(engine, history)
-        ended = kb.wait()
-        assert ended.is_killed, ended
-        killing.killed += 1
-        about = f"engine, seed {SEED}, kill {killing.killed} at {at}: moment {ended.moments}, "
-        about += f"after {ended.last[:100]!r}, in {pending.name if pending else 'the start'}"
-        print(about)
-        serve(engine, history, 0, pending, about)
+    killing = Killing(kb, f"engine on {kind}, {clients} clients")
+    histories = [History(f"{killing.name} {number} {SEED}", number) for number in range(clients)]
+    with ExitStack() as stack, ThreadPoolExecutor(clients) as pool:
+        store = stack.enter_context(database()).url if kind == "PostgreSQL" else ""
+        engine = Served(kb, tmp_path, store)
+        killing.length = serve(engine, histories, acts=ACTS)
+        for _ in killing.rounds:
+            at = killing.draw()
+            engine.start(at)
+            with engine.client() as http:
+                changing = partial(changed_until_killed, http)
+                pending = [*pool.map(changing, histories)] if engine.is_ready(http) else []
+            ended = kb.wait()
+            assert ended.is_killed, ended
+            killing.killed += 1
+            about = f"{killing.name}, seed {SEED}, kill {killing.killed} at {at}: moment {ended.moments}, "
+            about += (
+                f"after {ended.last[:100]!r}, in {', '.join(each.name for each in pending) or 'the start'}"
+            )
+            print(about)
+            serve(engine, histories, pending, about)
 
 
-def changed_until_killed(engine: Served, history: History) -> Act | None:
+def changed_until_killed(http: httpx.Client, history: History) -> Act:
     """Change notes until the engine is gone; return the change without an answer."""
-    with engine.client() as http:
-        if not engine.is_ready(http):
-            return None
-        while True:
-            act = history.draw()
-            try:
-                answer = send(http, act)
-            except httpx.TransportError:
-                return act
-            act.effect(answer)
+    while True:
+        act = history.draw()
+        try:
+            answer = send(http, act)
+        except httpx.TransportError:
+            return act
+        act.effect(answer)
 
 
-def serve(engine: Served, history: History, acts: int, pending: Act | None = None, about: str = "") -> Ended:
-    """Start an engine, send the pending change and further ones, stop it, and compare the base."""
+def serve(
+    engine: Served,
+    histories: Sequence[History],
+    pending: Sequence[Act] = (),
+    about: str = "",
+    *,
+    acts: int = 0,
+) -> Ended:
+    """Start an engine, send the pending changes and further ones, stop it, and compare the base."""
     process = engine.start()
     with engine.client() as http:
         assert engine.is_ready(http), f"{about}: {engine.kb.wait().output}"
-        if pending:
-            pending.effect(send(http, pending))
-        for _ in range(acts):
-            act = history.draw()
+        for act in pending:
             act.effect(send(http, act))
-        check_search(http, history.notes, history.gone, about)
+        for history in histories:
+            for _ in range(acts):
+                act = history.draw()
+                act.effect(send(http, act))
+        for history in histories:
+            check_search(http, history.notes, history.gone, about)
     os.kill(process, signal.SIGTERM)
     ended = engine.kb.wait()
     assert ended.status == 0, f"{about}: {ended.output}"
-    history.check(base_of(engine.home), about)
-    check_whole(engine.kb, engine.home, about)
+    engine.check(histories, about)
     return ended

@@ -31,14 +31,13 @@ def copied(source: apsw.Connection, to: Path) -> Iterator[apsw.Connection]:
 
 
 def keep_layout(db: apsw.Connection, path: Path, version: int) -> None:
-    """Copy the base to `<path>.layout-<version>` and remove the copies of earlier layouts.
+    """Copy the base to `<path>.layout-<version>` and remove the earlier copies.
 
+    One of the same layout is replaced: an engine of that layout may have changed the base since.
     Without enough disk space the base is migrated without a copy, because this engine could not use it
     unmigrated.
     """
     kept = path.with_name(f"{path.name}.layout-{version}")
-    if kept.exists():  # an interrupted migration; each step is atomic
-        return
     size = path.stat().st_size
     if shutil.disk_usage(path.parent).free < 2 * size:
         logger.warning(
@@ -49,9 +48,9 @@ def keep_layout(db: apsw.Connection, path: Path, version: int) -> None:
     with copied(db, new):
         pass
     sync(new)
-    for earlier in path.parent.glob(f"{path.name}.layout-*"):
-        if earlier != new:
-            earlier.unlink()
-    new.rename(kept)
+    new.replace(kept)
     sync(path.parent)
+    for earlier in path.parent.glob(f"{path.name}.layout-*"):
+        if earlier != kept:
+            earlier.unlink()
     logger.info("kept a copy of the base with its previous layout", extra={"copy": str(kept)})

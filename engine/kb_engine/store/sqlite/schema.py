@@ -1,7 +1,9 @@
 """The layout of a base, and the migrations from each earlier layout.
 
-`PRAGMA user_version` is the number of the last migration. Each runs in one transaction, deletes only data
-that can be derived from the rest, and is never changed once released: a new layout is a new migration.
+`PRAGMA user_version` is the number of the last migration. All that a base needs run in one transaction: an
+interrupted one leaves the layout that it had, of which there is a copy, and none in between, which no version
+of the engine may know. A migration deletes only data that can be derived from the rest, and is never changed
+once released: a new layout is a new migration.
 """
 
 from __future__ import annotations
@@ -401,8 +403,7 @@ MIGRATIONS: tuple[Migration, ...] = (
 
 
 def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
-    """Migrate the base to the latest layout, one transaction per migration, and keep a copy of the old
-    layout.
+    """Migrate the base to the latest layout, in one transaction, and keep a copy of the old layout.
 
     Raises:
         BaseTooNew: a later engine has written the base.
@@ -416,13 +417,15 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
         raise BaseTooNew(path, version, len(migrations))
     if 0 < version < len(migrations):
         keep_layout(db, path, version)
-    for number, step in enumerate(migrations[version:], version + 1):
-        with transaction(db):
+    if version == len(migrations):
+        return
+    with transaction(db):
+        for step in migrations[version:]:
             if isinstance(step, str):
                 db.execute(step)
             else:
                 step(db)
-            db.pragma("user_version", number)
+        db.pragma("user_version", len(migrations))
 
 
 def is_unfinished(db: apsw.Connection) -> bool:

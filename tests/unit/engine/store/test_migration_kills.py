@@ -238,7 +238,10 @@ async def test_a_kill_at_any_statement_of_a_migration_of_sqlite_loses_nothing(
     kills = int(out)
     assert kills > 2 * (len(MIGRATIONS) - version)
     for number in range(kills):
-        await expect_everything(tmp_path / str(number) / path.name, version)
+        killed = tmp_path / str(number)
+        await expect_everything(killed / path.name, version)
+        copies = {each.name for each in killed.glob("*.layout-*")}
+        assert copies == ({f"{path.name}.layout-{version}"} if version else set())
 
 
 @pytest.mark.parametrize("version", daily(0, whole=range(1, len(postgres.MIGRATIONS))))

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 
 from kb_contracts.api.ragler import collection_id
@@ -253,6 +254,36 @@ async def test_a_copy_of_the_earlier_layout_is_kept(old: Path) -> None:
     kept.rename(again)
     async with opened(again) as base:
         assert (await all_documents(base)).total == 3
+
+
+async def test_the_copy_is_of_the_base_before_this_migration(old: Path) -> None:
+    """A copy of this layout may be there from an upgrade that was undone."""
+    kept = old.with_name(f"{old.name}.layout-1")
+    shutil.copy(old, kept)
+    with direct(old) as db:
+        db.execute("UPDATE documents SET title = 'A later title' WHERE id = 3")
+    await visit(old)
+    with direct(kept) as db:
+        assert db.execute("SELECT title FROM documents WHERE id = 3").get == "A later title"
+
+
+@pytest.mark.parametrize("done", [1, 9, 15])
+async def test_a_migration_that_is_interrupted_leaves_the_earlier_layout_and_its_copy(
+    old: Path, done: int
+) -> None:
+    """Layouts in between belong to no released engine, to which a base could be brought back."""
+
+    def interrupt(_: apsw.Connection) -> None:
+        raise InterruptedError
+
+    with direct(old) as db:
+        with pytest.raises(InterruptedError):
+            migrate(db, old, (*MIGRATIONS[: done + 1], interrupt))
+        assert db.pragma("user_version") == 1
+    await visit(old)
+    assert {path.name for path in old.parent.glob("*.layout-*")} == {f"{old.name}.layout-1"}
+    with direct(old) as db:
+        assert db.pragma("user_version") == len(MIGRATIONS)
 
 
 async def test_a_copy_that_was_broken_off_is_taken_again(old: Path) -> None:

@@ -66,7 +66,7 @@ def files(part: str) -> list[Path]:
     return [
         path
         for path in sorted(found)
-        if not path.relative_to(ROOT).as_posix().startswith(GENERATED) and "__pycache__" not in path.parts
+        if not path.relative_to(ROOT).as_posix().startswith(GENERATED) and "node_modules" not in path.parts
     ]
 
 

@@ -4,9 +4,9 @@ After each kill the same command runs again, or the engine starts again and the 
 Then each document is there once, with its number, uid, version, tags, text, passages, vectors, earlier
 versions and feedback, and so is the trash.
 
-Kills are drawn from a seed, `KB_TEST_SEED`. Half of them are before a moment, counted (see `killed.py`), the
-others after a time, which fall within system calls and within SQLite, too. `KB_TEST_KILLS` is the number of
-kills for each operation.
+Kills are drawn from a seed, `KB_TEST_SEED`: before a moment (`killed.py`), after a commit, whose answer is
+then lost, or after a time, within a system call or within SQLite, too. `KB_TEST_KILLS` is the number of kills
+of each operation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import pytest
 from kb_contracts.api.ragler import collection_id
 from kb_engine.store.sqlite.schema import MIGRATIONS
 from kb_load.processes import free_port
-from tests.faults.killed import ENGINE, Ended, Forks, forks
+from tests.faults.killed import ENGINE, Ended, Forks, Kill, forks
 from tests.support import engines
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
@@ -154,7 +154,7 @@ class History:
         removed = [note for note in self.notes.values() if not note.stands]
         older = [note for note in standing if note.versions]
         kinds = ["add"] * (6 if len(standing) < 12 else 1)
-        kinds += ["update"] * 6 * bool(standing) + ["move"] * bool(standing)
+        kinds += (["update"] * 4 + ["move"] * 3) * bool(standing)
         kinds += ["remove"] * 4 * (len(standing) > 4) + ["purge"] * (len(standing) > 8)
         kinds += (
             ["bring back"] * 4 * bool(removed) + ["restore"] * 3 * bool(older) + ["forget"] * (len(older) > 6)
@@ -399,22 +399,24 @@ class Killing:
         """
         about = f"{self.name}, seed {SEED}"
         while True:
-            at = None if about.count(";") and self.random.random() < 0.7 else self.draw()
-            ended = self.kb.run(*command, at=at)
+            kill = None if about.count(";") and self.random.random() < 0.7 else self.draw()
+            ended = self.kb.run(*command, kill=kill)
             if not ended.is_killed:
-                done = ended.status == 0 or (there and there in ended.output and "killed" in about)
+                done = ended.status == 0 or (there and there in ended.output and "; kill" in about)
                 assert done, f"{about}: {ended.status} {ended.output}"
                 print(about)
                 return about
             self.killed += 1
-            about += f"; kill {self.killed} at {at}: moment {ended.moments}, after {ended.last[:100]!r}"
+            about += f"; kill {self.killed} at {kill}: moment {ended.moments}, after {ended.last[:100]!r}"
 
-    def draw(self) -> float:
-        """Return the number of a moment, or a time in seconds."""
+    def draw(self) -> Kill:
         assert self.length is not None, "it is measured first"
-        if self.random.random() < 0.5 and self.length.moments > LEAST_MOMENTS:
-            return self.random.randrange(self.length.moments)
-        return self.random.uniform(0.0, self.length.seconds)
+        kind = self.random.choice(("moment", "commit", "time"))
+        if kind == "moment" and self.length.moments > LEAST_MOMENTS:
+            return Kill("moment", self.random.randrange(self.length.moments))
+        if kind == "commit" and self.length.commits:
+            return Kill("commit", self.random.randrange(self.length.commits))
+        return Kill("time", self.random.uniform(0.0, self.length.seconds))
 
 
 def check_whole(kb: Forks, home: Path, about: str) -> None:
@@ -641,9 +643,9 @@ class Served:
     def settings(self) -> dict[str, str]:
         return {"KB_HOME": str(self.home), "KB_STORE": self.store}
 
-    def start(self, at: float | None = None) -> int:
+    def start(self, kill: Kill | None = None) -> int:
         bounds = {"KB_KEEP_VERSIONS": "1000", "KB_LEASE_SECONDS": "3"}
-        return self.kb.start(ENGINE, at=at, KB_ENGINE_PORT=str(self.port), **bounds, **self.settings)
+        return self.kb.start(ENGINE, kill=kill, KB_ENGINE_PORT=str(self.port), **bounds, **self.settings)
 
     def is_ready(self, http: httpx.Client) -> bool:
         """Wait until the engine answers, and return True, or until it has ended."""
@@ -663,7 +665,7 @@ class Served:
 
     def check(self, histories: Sequence[History], about: str) -> None:
         """Compare the base, not in use; one on PostgreSQL is copied to SQLite for that."""
-        ended = self.kb.run("check", "--deep", "--json", at=None, **self.settings)
+        ended = self.kb.run("check", "--deep", "--json", kill=None, **self.settings)
         assert (ended.status, json.loads(ended.output)["hurt"]) == (0, []), f"{about}: {ended.output}"
         if not self.store:
             check_notes(base_of(self.home), histories, about)
@@ -690,15 +692,15 @@ def test_changes_of_notes_happen_once_whenever_the_engine_was_killed(
         engine = Served(kb, tmp_path, store)
         killing.length = serve(engine, histories, acts=ACTS)
         for _ in killing.rounds:
-            at = killing.draw()
-            engine.start(at)
+            kill = killing.draw()
+            engine.start(kill)
             with engine.client() as http:
                 changing = partial(changed_until_killed, http)
                 pending = [*pool.map(changing, histories)] if engine.is_ready(http) else []
             ended = kb.wait()
             assert ended.is_killed, ended
             killing.killed += 1
-            about = f"{killing.name}, seed {SEED}, kill {killing.killed} at {at}: moment {ended.moments}, "
+            about = f"{killing.name}, seed {SEED}, kill {killing.killed} at {kill}: moment {ended.moments}, "
             about += (
                 f"after {ended.last[:100]!r}, in {', '.join(each.name for each in pending) or 'the start'}"
             )

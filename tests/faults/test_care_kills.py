@@ -105,12 +105,13 @@ def check_same(found: Mapping[str, list[Row]], expected: Mapping[str, list[Row]]
 
 @dataclass
 class Note:
-    """An expected note; `versions` are the kept earlier ones, with their titles and texts."""
+    """An expected note, or file of that text; `versions` are the kept earlier ones, by title and text."""
 
     number: int
     title: str
     text: str
     tags: list[str]
+    is_file: bool = False
     version: int = 1
     stands: bool = True
     versions: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -123,7 +124,8 @@ class Act:
     name: str
     method: str
     path: str
-    body: dict[str, Any] | None
+    body: dict[str, Any]
+    """Arguments of the HTTP client."""
     effect: Callable[[dict[str, Any]], None]
     key: str
 
@@ -153,16 +155,21 @@ class History:
         standing = [note for note in self.notes.values() if note.stands]
         removed = [note for note in self.notes.values() if not note.stands]
         older = [note for note in standing if note.versions]
-        kinds = ["add"] * (6 if len(standing) < 12 else 1)
-        kinds += (["update"] * 4 + ["move"] * 3) * bool(standing)
+        notes = [note for note in standing if not note.is_file]
+        files = [note for note in standing if note.is_file]
+        kinds = ["add", "send"] * (3 if len(standing) < 12 else 1)
+        kinds += (["update"] * 4 + ["move"] * 3) * bool(notes) + ["send again"] * 4 * bool(files)
         kinds += ["remove"] * 4 * (len(standing) > 4) + ["purge"] * (len(standing) > 8)
         kinds += (
             ["bring back"] * 4 * bool(removed) + ["restore"] * 3 * bool(older) + ["forget"] * (len(older) > 6)
         )
         kind = self.random.choice(kinds)
-        chosen = {"bring back": removed, "restore": older, "forget": older}.get(kind, standing)
-        note = None if kind == "add" else self.random.choice(chosen)
-        make: Callable[..., tuple[str, str, dict[str, Any] | None, Callable[[dict[str, Any]], None]]]
+        chosen = {
+            "bring back": removed, "restore": older, "forget": older, "send again": files, "update": notes,
+            "move": notes,
+        }.get(kind, standing)  # fmt: skip
+        note = None if kind in ("add", "send") else self.random.choice(chosen)
+        make: Callable[..., tuple[str, str, dict[str, Any], Callable[[dict[str, Any]], None]]]
         make = getattr(self, "_" + kind.replace(" ", "_"))
         method, path, body, effect = make() if note is None else make(note)
         name = kind if note is None else f"{kind} {note.number}"
@@ -177,7 +184,29 @@ class History:
             assert number not in self.notes
             self.notes[number] = Note(number, title, text, tags)
 
-        return "POST", "/jobs", {"text": text, "title": title, "tags": tags}, effect
+        return "POST", "/jobs", {"json": {"text": text, "title": title, "tags": tags}}, effect
+
+    def _send(self) -> tuple[Any, ...]:
+        text, tags = self.text(), ["collection:files"]
+        name = f"{text.split()[0]}.txt"
+
+        def effect(job: dict[str, Any]) -> None:
+            number = int(job["document_id"])
+            assert number not in self.notes
+            self.notes[number] = Note(number, name, text, tags, is_file=True)
+
+        return "POST", "/jobs", _file(name, text), effect
+
+    def _send_again(self, note: Note) -> tuple[Any, ...]:
+        text = self.text()
+
+        def effect(job: dict[str, Any]) -> None:
+            assert job["document_id"] == note.number
+            note.versions[note.version] = (note.title, note.text)
+            note.text = text
+            note.version += 1
+
+        return "POST", "/jobs", _file(note.title, text), effect
 
     def _update(self, note: Note) -> tuple[Any, ...]:
         text = self.text()
@@ -187,7 +216,7 @@ class History:
             note.text = text
             note.version += 1
 
-        return "PATCH", f"/notes/{note.number}", {"text": text}, effect
+        return "PATCH", f"/notes/{note.number}", {"json": {"text": text}}, effect
 
     def _move(self, note: Note) -> tuple[Any, ...]:
         old = note.tags[-1] if note.tags[-1].startswith("collection:") else note.tags[0]
@@ -197,24 +226,24 @@ class History:
             note.tags = [*(tag for tag in note.tags if tag != old), new]
             note.version += 2
 
-        return "DELETE", f"/documents/{note.number}/tags/{old}?add={new}", None, effect
+        return "DELETE", f"/documents/{note.number}/tags/{old}?add={new}", {}, effect
 
     def _remove(self, note: Note) -> tuple[Any, ...]:
         def effect(_: dict[str, Any]) -> None:
             note.versions[note.version] = (note.title, note.text)
             note.stands = False
 
-        return "DELETE", f"/documents/{note.number}", None, effect
+        return "DELETE", f"/documents/{note.number}", {}, effect
 
     def _purge(self, note: Note) -> tuple[Any, ...]:
         def effect(_: dict[str, Any]) -> None:
             del self.notes[note.number]
             self.gone.append(note.text)
 
-        return "DELETE", f"/documents/{note.number}?purge=true", None, effect
+        return "DELETE", f"/documents/{note.number}?purge=true", {}, effect
 
     def _forget(self, note: Note) -> tuple[Any, ...]:
-        return "DELETE", f"/documents/{note.number}/versions", None, lambda _: note.versions.clear()
+        return "DELETE", f"/documents/{note.number}/versions", {}, lambda _: note.versions.clear()
 
     def _bring_back(self, note: Note) -> tuple[Any, ...]:
         version = self.random.choice([note.version, *note.versions])
@@ -225,7 +254,7 @@ class History:
                 del note.versions[version]
             note.version, note.stands = note.version + 1, True
 
-        return "POST", f"/documents/{note.number}/versions/{version}/restore", None, effect
+        return "POST", f"/documents/{note.number}/versions/{version}/restore", {}, effect
 
     def _restore(self, note: Note) -> tuple[Any, ...]:
         version = self.random.choice([*note.versions])
@@ -236,7 +265,13 @@ class History:
                 note.versions[note.version] = (note.title, note.text)
                 note.title, note.text, note.version = title, text, note.version + 1
 
-        return "POST", f"/documents/{note.number}/versions/{version}/restore", None, effect
+        return "POST", f"/documents/{note.number}/versions/{version}/restore", {}, effect
+
+
+def _file(name: str, text: str) -> dict[str, Any]:
+    """Return the body that sends a file from a source, of which it replaces an earlier one."""
+    data = {"tags": json.dumps(["collection:files"]), "source_path": f"/{name}"}
+    return {"files": {"file": (name, text.encode())}, "data": data}
 
 
 def check_notes(base: Path, histories: Sequence[History], about: str) -> None:
@@ -255,16 +290,27 @@ def check_notes(base: Path, histories: Sequence[History], about: str) -> None:
     for number, note in expected.items():
         row = dict(zip(columns, named[number], strict=True))
         digest = hashlib.sha256(note.text.encode()).hexdigest()
-        assert (row["title"], row["version"], row["sha256"], texts[number], tags[number]) == (
-            note.title, note.version, digest, note.text, note.tags,
-        ), f"{about}: note {number}"  # fmt: skip
+        assert (row["title"], row["version"], row["sha256"], tags[number]) == (
+            note.title, note.version, digest, note.tags,
+        ), f"{about}: document {number}"  # fmt: skip
+        assert texts.get(number) == (None if note.is_file else note.text), f"{about}: text of {number}"
         positions = [row[1] for row in found["passages"] if row[0] == number]
         assert positions == [*range(row["chunk_count"])], f"{about}: passages of {number}"
-    kept = {(row[0], row[2]): (json.loads(row[6])["title"], row[7]) for row in found["versions"]}
+    kept = {
+        (row[0], row[2]): (members["title"], members["sha256"], row[7].split()[0])
+        for row in found["versions"]
+        for members in [json.loads(row[6])]
+    }
     assert len(kept) == len(found["versions"]), about
     assert kept == {
-        (note.number, version): content for note in notes for version, content in note.versions.items()
+        (note.number, version): (title, hashlib.sha256(text.encode()).hexdigest(), text.split()[0])
+        for note in notes
+        for version, (title, text) in note.versions.items()
     }, about
+    files = {note.text for note in expected.values() if note.is_file}
+    files |= {text for note in notes if note.is_file for _, text in note.versions.values()}
+    hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in files)
+    assert found["files"] == [(name, name) for name in hashes], f"{about}: the kept files"
     assert {(row[0], row[2]) for row in found["versions"] if row[3]} == {
         (note.number, note.version) for note in notes if not note.stands
     }, f"{about}: the trash"
@@ -273,7 +319,7 @@ def check_notes(base: Path, histories: Sequence[History], about: str) -> None:
 def send(http: httpx.Client, act: Act) -> dict[str, Any]:
     """Send a request, wait for its job if it becomes one, and return the answer."""
     headers = {"Idempotency-Key": act.key}
-    response = http.request(act.method, act.path, json=act.body, headers=headers)
+    response = http.request(act.method, act.path, headers=headers, **act.body)
     assert response.is_success, (act.name, response.text)
     answer: dict[str, Any] = response.json()
     if response.status_code == httpx.codes.ACCEPTED:
@@ -568,7 +614,7 @@ DAMAGES = {
 
 def damage(base: Path, history: History, chance: random.Random) -> set[Row]:
     """Damage some notes, an index of SQLite and files of the search index; return the lost passages."""
-    numbers = [note.number for note in history.notes.values() if note.stands]
+    numbers = [note.number for note in history.notes.values() if note.stands and not note.is_file]
     with closing(sqlite3.connect(base)) as db:
         db.execute("PRAGMA foreign_keys = ON")
         places = "SELECT document_id, position FROM chunks"

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 
@@ -39,8 +39,21 @@ _CHANGES = {
 }  # fmt: skip
 """Audit events that are moments, besides files opened for writing."""
 _NAME_BYTES = 200
-_LAYOUT = struct.Struct(f"qd{_NAME_BYTES}s")
-"""Layout of the shared memory: number of moments, seconds from the first to the last, name of the last."""
+_LAYOUT = struct.Struct(f"qqd{_NAME_BYTES}s")
+"""Layout of the shared memory: numbers of moments and of commits, seconds from the first moment to the last,
+and name of the last.
+"""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The time of a kill: at the moment or after the commit of that number, or after that many seconds."""
+
+    kind: Literal["moment", "commit", "time"]
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value:.6g}"
 
 
 class Moments:
@@ -48,31 +61,35 @@ class Moments:
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, _LAYOUT.size)
-        self._numbers = count()
-        self._last: int | None = None
-        self._seconds: float | None = None
+        self._numbers, self._commits = count(), count()
+        self._kill: Kill | None = None
+        self._committed = 0
         self._first = 0.0
 
-    def begin(self, at: float | None) -> None:
-        """Kill this process at the moment of that number, or after that time in seconds if it is a float."""
-        self._last, self._seconds = (at, None) if isinstance(at, int) else (None, at)
+    def begin(self, kill: Kill | None) -> None:
+        """Follow the moments of this process."""
+        self._kill = kill
         sys.addaudithook(self._audit)
         apsw.connection_hooks.append(self._follow)
 
-    def read(self) -> tuple[int, float, str]:
-        number, seconds, name = _LAYOUT.unpack(self._shared[:])
-        return number, seconds, name.rstrip(b"\0").decode(errors="replace")
+    def read(self) -> tuple[int, int, float, str]:
+        *numbers, name = _LAYOUT.unpack(self._shared[:])
+        return *numbers, name.rstrip(b"\0").decode(errors="replace")
 
     def _add(self, name: str) -> None:
         number, now = next(self._numbers), time.monotonic()
         if number == 0:
             self._first = now
-            if self._seconds is not None:
+            if self._kill and self._kill.kind == "time":
                 # SIGALRM without a handler ends the process as SIGKILL does.
-                signal.setitimer(signal.ITIMER_REAL, self._seconds)
-        if number == self._last:
+                signal.setitimer(signal.ITIMER_REAL, self._kill.value)
+        self._end_at("moment", number)
+        held = (number + 1, self._committed, now - self._first, name.encode()[:_NAME_BYTES])
+        self._shared[:] = _LAYOUT.pack(*held)
+
+    def _end_at(self, kind: str, number: int) -> None:
+        if self._kill and (self._kill.kind, self._kill.value) == (kind, number):
             os.kill(os.getpid(), signal.SIGKILL)
-        self._shared[:] = _LAYOUT.pack(number + 1, now - self._first, name.encode()[:_NAME_BYTES])
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         opens = event == "open" and len(arguments) > 2 and arguments[2] & (os.O_WRONLY | os.O_RDWR)
@@ -81,7 +98,14 @@ class Moments:
 
     def _follow(self, db: apsw.Connection) -> None:
         mask = apsw.SQLITE_TRACE_STMT | apsw.SQLITE_TRACE_PROFILE
-        db.trace_v2(mask, lambda event: self._add(f"SQL {event.get('sql')}"))
+        db.trace_v2(mask, self._trace)
+
+    def _trace(self, event: dict[str, Any]) -> None:
+        self._add(f"SQL {event['sql']}")
+        if event["code"] == apsw.SQLITE_TRACE_PROFILE and event["sql"] == "COMMIT":
+            number = next(self._commits)
+            self._committed = number + 1
+            self._end_at("commit", number)
 
 
 def main() -> None:
@@ -100,7 +124,7 @@ def main() -> None:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.environ.update(order["environment"])
-            moments.begin(order["at"])
+            moments.begin(None if order["kill"] is None else Kill(*order["kill"]))
             command = order["command"]
             status = engine.main() if command == [ENGINE] else kb.main(command)
             sys.stdout.flush()
@@ -113,12 +137,13 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a command: its exit status, or a negative signal; its moments, in number and seconds,
-    and the last one.
+    """The end of a command: its exit status, or a negative signal; numbers of moments and commits,
+    seconds from the first moment to the last, and the last moment.
     """
 
     status: int
     moments: int
+    commits: int
     seconds: float
     last: str
     output: str
@@ -144,9 +169,10 @@ class Forks:
         self._folder = tempfile.TemporaryDirectory(prefix="kb-kills-")
         self._output = Path(self._folder.name) / "output"
 
-    def start(self, *command: str, at: float | None = None, **environment: str) -> int:
-        """Start a command, and return its process id; `at` is explained with `Moments.begin`."""
-        order = {"command": command, "at": at, "environment": environment, "output": str(self._output)}
+    def start(self, *command: str, kill: Kill | None = None, **environment: str) -> int:
+        """Start a command, and return its process id."""
+        timing = None if kill is None else (kill.kind, kill.value)
+        order = {"command": command, "kill": timing, "environment": environment, "output": str(self._output)}
         assert self._program.stdin is not None
         self._program.stdin.write(json.dumps(order).encode() + b"\n")
         return int(self._line())
@@ -159,11 +185,11 @@ class Forks:
 
     def wait(self) -> Ended:
         """Wait for the end of the command."""
-        status, moments, seconds, last = json.loads(self._line())
-        return Ended(status, moments, seconds, last, self._output.read_text(errors="replace"))
+        status, moments, commits, seconds, last = json.loads(self._line())
+        return Ended(status, moments, commits, seconds, last, self._output.read_text(errors="replace"))
 
-    def run(self, *command: str, at: float | None = None, **environment: str) -> Ended:
-        self.start(*command, at=at, **environment)
+    def run(self, *command: str, kill: Kill | None = None, **environment: str) -> Ended:
+        self.start(*command, kill=kill, **environment)
         return self.wait()
 
     def close(self) -> None:

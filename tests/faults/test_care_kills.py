@@ -4,9 +4,9 @@ After each kill the same command runs again, or the engine starts again and the 
 Then each document is there once, with its number, uid, version, tags, text, passages, vectors, earlier
 versions and feedback, and so is the trash.
 
-Kills are drawn from a seed, `KB_TEST_SEED`. Half of them are before a moment, counted (see `killed.py`), the
-others after a time, which fall within system calls and within SQLite, too. `KB_TEST_KILLS` is the number of
-kills for each operation.
+Kills are drawn from a seed, `KB_TEST_SEED`: before a moment (`killed.py`), after a commit, whose answer is
+then lost, or after a time, within a system call or within SQLite, too. `KB_TEST_KILLS` is the number of kills
+of each operation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import pytest
 from kb_contracts.api.ragler import collection_id
 from kb_engine.store.sqlite.schema import MIGRATIONS
 from kb_load.processes import free_port
-from tests.faults.killed import ENGINE, Ended, Forks, forks
+from tests.faults.killed import ENGINE, Ended, Forks, Kill, forks
 from tests.support import engines
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
@@ -45,8 +45,6 @@ pytestmark = pytest.mark.process
 
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6" if ALL else "2"))
 SEED = int(os.environ.get("KB_TEST_SEED", "1"))
-LEAST_MOMENTS = 10
-"""An engine on PostgreSQL has fewer, all at its start, and is killed after times alone."""
 FIRST_WITH_JOBS = 2
 """The first layout with a table of jobs."""
 COLLECTIONS = ("stones", "rivers", "winds")
@@ -105,12 +103,13 @@ def check_same(found: Mapping[str, list[Row]], expected: Mapping[str, list[Row]]
 
 @dataclass
 class Note:
-    """An expected note; `versions` are the kept earlier ones, with their titles and texts."""
+    """An expected note, or file of that text; `versions` are the kept earlier ones, by title and text."""
 
     number: int
     title: str
     text: str
     tags: list[str]
+    is_file: bool = False
     version: int = 1
     stands: bool = True
     versions: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -123,7 +122,8 @@ class Act:
     name: str
     method: str
     path: str
-    body: dict[str, Any] | None
+    body: dict[str, Any]
+    """Arguments of the HTTP client."""
     effect: Callable[[dict[str, Any]], None]
     key: str
 
@@ -153,16 +153,21 @@ class History:
         standing = [note for note in self.notes.values() if note.stands]
         removed = [note for note in self.notes.values() if not note.stands]
         older = [note for note in standing if note.versions]
-        kinds = ["add"] * (6 if len(standing) < 12 else 1)
-        kinds += ["update"] * 6 * bool(standing) + ["move"] * bool(standing)
+        notes = [note for note in standing if not note.is_file]
+        files = [note for note in standing if note.is_file]
+        kinds = ["add", "send"] * (3 if len(standing) < 12 else 1)
+        kinds += (["update"] * 4 + ["move"] * 3) * bool(notes) + ["send again"] * 4 * bool(files)
         kinds += ["remove"] * 4 * (len(standing) > 4) + ["purge"] * (len(standing) > 8)
         kinds += (
             ["bring back"] * 4 * bool(removed) + ["restore"] * 3 * bool(older) + ["forget"] * (len(older) > 6)
         )
         kind = self.random.choice(kinds)
-        chosen = {"bring back": removed, "restore": older, "forget": older}.get(kind, standing)
-        note = None if kind == "add" else self.random.choice(chosen)
-        make: Callable[..., tuple[str, str, dict[str, Any] | None, Callable[[dict[str, Any]], None]]]
+        chosen = {
+            "bring back": removed, "restore": older, "forget": older, "send again": files, "update": notes,
+            "move": notes,
+        }.get(kind, standing)  # fmt: skip
+        note = None if kind in ("add", "send") else self.random.choice(chosen)
+        make: Callable[..., tuple[str, str, dict[str, Any], Callable[[dict[str, Any]], None]]]
         make = getattr(self, "_" + kind.replace(" ", "_"))
         method, path, body, effect = make() if note is None else make(note)
         name = kind if note is None else f"{kind} {note.number}"
@@ -177,7 +182,29 @@ class History:
             assert number not in self.notes
             self.notes[number] = Note(number, title, text, tags)
 
-        return "POST", "/jobs", {"text": text, "title": title, "tags": tags}, effect
+        return "POST", "/jobs", {"json": {"text": text, "title": title, "tags": tags}}, effect
+
+    def _send(self) -> tuple[Any, ...]:
+        text, tags = self.text(), ["collection:files"]
+        name = f"{text.split()[0]}.txt"
+
+        def effect(job: dict[str, Any]) -> None:
+            number = int(job["document_id"])
+            assert number not in self.notes
+            self.notes[number] = Note(number, name, text, tags, is_file=True)
+
+        return "POST", "/jobs", _file(name, text), effect
+
+    def _send_again(self, note: Note) -> tuple[Any, ...]:
+        text = self.text()
+
+        def effect(job: dict[str, Any]) -> None:
+            assert job["document_id"] == note.number
+            note.versions[note.version] = (note.title, note.text)
+            note.text = text
+            note.version += 1
+
+        return "POST", "/jobs", _file(note.title, text), effect
 
     def _update(self, note: Note) -> tuple[Any, ...]:
         text = self.text()
@@ -187,7 +214,7 @@ class History:
             note.text = text
             note.version += 1
 
-        return "PATCH", f"/notes/{note.number}", {"text": text}, effect
+        return "PATCH", f"/notes/{note.number}", {"json": {"text": text}}, effect
 
     def _move(self, note: Note) -> tuple[Any, ...]:
         old = note.tags[-1] if note.tags[-1].startswith("collection:") else note.tags[0]
@@ -197,24 +224,24 @@ class History:
             note.tags = [*(tag for tag in note.tags if tag != old), new]
             note.version += 2
 
-        return "DELETE", f"/documents/{note.number}/tags/{old}?add={new}", None, effect
+        return "DELETE", f"/documents/{note.number}/tags/{old}?add={new}", {}, effect
 
     def _remove(self, note: Note) -> tuple[Any, ...]:
         def effect(_: dict[str, Any]) -> None:
             note.versions[note.version] = (note.title, note.text)
             note.stands = False
 
-        return "DELETE", f"/documents/{note.number}", None, effect
+        return "DELETE", f"/documents/{note.number}", {}, effect
 
     def _purge(self, note: Note) -> tuple[Any, ...]:
         def effect(_: dict[str, Any]) -> None:
             del self.notes[note.number]
             self.gone.append(note.text)
 
-        return "DELETE", f"/documents/{note.number}?purge=true", None, effect
+        return "DELETE", f"/documents/{note.number}?purge=true", {}, effect
 
     def _forget(self, note: Note) -> tuple[Any, ...]:
-        return "DELETE", f"/documents/{note.number}/versions", None, lambda _: note.versions.clear()
+        return "DELETE", f"/documents/{note.number}/versions", {}, lambda _: note.versions.clear()
 
     def _bring_back(self, note: Note) -> tuple[Any, ...]:
         version = self.random.choice([note.version, *note.versions])
@@ -225,7 +252,7 @@ class History:
                 del note.versions[version]
             note.version, note.stands = note.version + 1, True
 
-        return "POST", f"/documents/{note.number}/versions/{version}/restore", None, effect
+        return "POST", f"/documents/{note.number}/versions/{version}/restore", {}, effect
 
     def _restore(self, note: Note) -> tuple[Any, ...]:
         version = self.random.choice([*note.versions])
@@ -236,7 +263,13 @@ class History:
                 note.versions[note.version] = (note.title, note.text)
                 note.title, note.text, note.version = title, text, note.version + 1
 
-        return "POST", f"/documents/{note.number}/versions/{version}/restore", None, effect
+        return "POST", f"/documents/{note.number}/versions/{version}/restore", {}, effect
+
+
+def _file(name: str, text: str) -> dict[str, Any]:
+    """Return the body that sends a file from a source, of which it replaces an earlier one."""
+    data = {"tags": json.dumps(["collection:files"]), "source_path": f"/{name}"}
+    return {"files": {"file": (name, text.encode())}, "data": data}
 
 
 def check_notes(base: Path, histories: Sequence[History], about: str) -> None:
@@ -255,16 +288,27 @@ def check_notes(base: Path, histories: Sequence[History], about: str) -> None:
     for number, note in expected.items():
         row = dict(zip(columns, named[number], strict=True))
         digest = hashlib.sha256(note.text.encode()).hexdigest()
-        assert (row["title"], row["version"], row["sha256"], texts[number], tags[number]) == (
-            note.title, note.version, digest, note.text, note.tags,
-        ), f"{about}: note {number}"  # fmt: skip
+        assert (row["title"], row["version"], row["sha256"], tags[number]) == (
+            note.title, note.version, digest, note.tags,
+        ), f"{about}: document {number}"  # fmt: skip
+        assert texts.get(number) == (None if note.is_file else note.text), f"{about}: text of {number}"
         positions = [row[1] for row in found["passages"] if row[0] == number]
         assert positions == [*range(row["chunk_count"])], f"{about}: passages of {number}"
-    kept = {(row[0], row[2]): (json.loads(row[6])["title"], row[7]) for row in found["versions"]}
+    kept = {
+        (row[0], row[2]): (members["title"], members["sha256"], row[7].split()[0])
+        for row in found["versions"]
+        for members in [json.loads(row[6])]
+    }
     assert len(kept) == len(found["versions"]), about
     assert kept == {
-        (note.number, version): content for note in notes for version, content in note.versions.items()
+        (note.number, version): (title, hashlib.sha256(text.encode()).hexdigest(), text.split()[0])
+        for note in notes
+        for version, (title, text) in note.versions.items()
     }, about
+    files = {note.text for note in expected.values() if note.is_file}
+    files |= {text for note in notes if note.is_file for _, text in note.versions.values()}
+    hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in files)
+    assert found["files"] == [(name, name) for name in hashes], f"{about}: the kept files"
     assert {(row[0], row[2]) for row in found["versions"] if row[3]} == {
         (note.number, note.version) for note in notes if not note.stands
     }, f"{about}: the trash"
@@ -273,7 +317,7 @@ def check_notes(base: Path, histories: Sequence[History], about: str) -> None:
 def send(http: httpx.Client, act: Act) -> dict[str, Any]:
     """Send a request, wait for its job if it becomes one, and return the answer."""
     headers = {"Idempotency-Key": act.key}
-    response = http.request(act.method, act.path, json=act.body, headers=headers)
+    response = http.request(act.method, act.path, headers=headers, **act.body)
     assert response.is_success, (act.name, response.text)
     answer: dict[str, Any] = response.json()
     if response.status_code == httpx.codes.ACCEPTED:
@@ -371,6 +415,7 @@ class Killing:
 
     kb: Forks
     name: str
+    kinds: Sequence[str] = ("moment", "commit", "time")
     killed: int = 0
     length: Ended | None = None
     """The command without a kill."""
@@ -399,22 +444,24 @@ class Killing:
         """
         about = f"{self.name}, seed {SEED}"
         while True:
-            at = None if about.count(";") and self.random.random() < 0.7 else self.draw()
-            ended = self.kb.run(*command, at=at)
+            kill = None if about.count(";") and self.random.random() < 0.7 else self.draw()
+            ended = self.kb.run(*command, kill=kill)
             if not ended.is_killed:
-                done = ended.status == 0 or (there and there in ended.output and "killed" in about)
+                done = ended.status == 0 or (there and there in ended.output and "; kill" in about)
                 assert done, f"{about}: {ended.status} {ended.output}"
                 print(about)
                 return about
             self.killed += 1
-            about += f"; kill {self.killed} at {at}: moment {ended.moments}, after {ended.last[:100]!r}"
+            about += f"; kill {self.killed} at {kill}: moment {ended.moments}, after {ended.last[:100]!r}"
 
-    def draw(self) -> float:
-        """Return the number of a moment, or a time in seconds."""
+    def draw(self) -> Kill:
         assert self.length is not None, "it is measured first"
-        if self.random.random() < 0.5 and self.length.moments > LEAST_MOMENTS:
-            return self.random.randrange(self.length.moments)
-        return self.random.uniform(0.0, self.length.seconds)
+        kind = self.random.choice(self.kinds)
+        if kind == "moment":
+            return Kill("moment", self.random.randrange(self.length.moments))
+        if kind == "commit" and self.length.commits:
+            return Kill("commit", self.random.randrange(self.length.commits))
+        return Kill("time", self.random.uniform(0.0, self.length.seconds))
 
 
 def check_whole(kb: Forks, home: Path, about: str) -> None:
@@ -566,7 +613,7 @@ DAMAGES = {
 
 def damage(base: Path, history: History, chance: random.Random) -> set[Row]:
     """Damage some notes, an index of SQLite and files of the search index; return the lost passages."""
-    numbers = [note.number for note in history.notes.values() if note.stands]
+    numbers = [note.number for note in history.notes.values() if note.stands and not note.is_file]
     with closing(sqlite3.connect(base)) as db:
         db.execute("PRAGMA foreign_keys = ON")
         places = "SELECT document_id, position FROM chunks"
@@ -641,9 +688,9 @@ class Served:
     def settings(self) -> dict[str, str]:
         return {"KB_HOME": str(self.home), "KB_STORE": self.store}
 
-    def start(self, at: float | None = None) -> int:
+    def start(self, kill: Kill | None = None) -> int:
         bounds = {"KB_KEEP_VERSIONS": "1000", "KB_LEASE_SECONDS": "3"}
-        return self.kb.start(ENGINE, at=at, KB_ENGINE_PORT=str(self.port), **bounds, **self.settings)
+        return self.kb.start(ENGINE, kill=kill, KB_ENGINE_PORT=str(self.port), **bounds, **self.settings)
 
     def is_ready(self, http: httpx.Client) -> bool:
         """Wait until the engine answers, and return True, or until it has ended."""
@@ -663,7 +710,7 @@ class Served:
 
     def check(self, histories: Sequence[History], about: str) -> None:
         """Compare the base, not in use; one on PostgreSQL is copied to SQLite for that."""
-        ended = self.kb.run("check", "--deep", "--json", at=None, **self.settings)
+        ended = self.kb.run("check", "--deep", "--json", kill=None, **self.settings)
         assert (ended.status, json.loads(ended.output)["hurt"]) == (0, []), f"{about}: {ended.output}"
         if not self.store:
             check_notes(base_of(self.home), histories, about)
@@ -683,27 +730,48 @@ def test_changes_of_notes_happen_once_whenever_the_engine_was_killed(
     kb: Forks, tmp_path: Path, kind: str, clients: int
 ) -> None:
     """An answered change holds, and one that was not answered happens once when it is sent again."""
-    killing = Killing(kb, f"engine on {kind}, {clients} clients")
+    # An engine on PostgreSQL has moments at its start alone.
+    kinds = ("time",) if kind == "PostgreSQL" else Killing.kinds
+    killing = Killing(kb, f"engine on {kind}, {clients} clients", kinds)
     histories = [History(f"{killing.name} {number} {SEED}", number) for number in range(clients)]
     with ExitStack() as stack, ThreadPoolExecutor(clients) as pool:
         store = stack.enter_context(database()).url if kind == "PostgreSQL" else ""
         engine = Served(kb, tmp_path, store)
         killing.length = serve(engine, histories, acts=ACTS)
         for _ in killing.rounds:
-            at = killing.draw()
-            engine.start(at)
+            kill = killing.draw()
+            engine.start(kill)
             with engine.client() as http:
                 changing = partial(changed_until_killed, http)
                 pending = [*pool.map(changing, histories)] if engine.is_ready(http) else []
             ended = kb.wait()
             assert ended.is_killed, ended
             killing.killed += 1
-            about = f"{killing.name}, seed {SEED}, kill {killing.killed} at {at}: moment {ended.moments}, "
+            about = f"{killing.name}, seed {SEED}, kill {killing.killed} at {kill}: moment {ended.moments}, "
             about += (
                 f"after {ended.last[:100]!r}, in {', '.join(each.name for each in pending) or 'the start'}"
             )
             print(about)
+            if not store:
+                check_copy(kb, tmp_path, about)
             serve(engine, histories, pending, about)
+
+
+def check_copy(kb: Forks, home: Path, about: str) -> None:
+    """Expect a copy of the base as the killed engine left it to have everything that is in it."""
+    copy, restored = home / "copy", home / "restored"
+    for command in (
+        ("backup", str(copy), "--home", str(home)),
+        ("restore", str(copy), "--home", str(restored)),
+    ):
+        ended = kb.run(*command)
+        assert ended.status == 0, f"{about}: {ended.output}"
+    expected = state(base_of(home), TABLES | JOBS)
+    # A file without a row is removed by the next start.
+    expected["files"] = [(sha256, sha256) for sha256, _ in expected["originals"]]
+    check_same(state(base_of(restored), TABLES | JOBS), expected, about)
+    for folder in (copy, restored):
+        shutil.rmtree(folder)
 
 
 def changed_until_killed(http: httpx.Client, history: History) -> Act:

@@ -64,7 +64,17 @@ TIERS = (
         sources=("engine", "simulator", "schemathesis.toml"),
     ),
     Tier("engine", tests=("tests/unit/engine", "tests/unit/readers"), sources=("engine",)),
-    Tier("faults", tests=("tests/faults",), sources=("engine", "server")),
+    Tier(
+        "faults",
+        tests=("tests/faults",),
+        sources=(
+            "engine",
+            "server",
+            "cli/kb_cli/backup.py",
+            "cli/kb_cli/check.py",
+            "cli/kb_cli/migrate.py",
+        ),
+    ),
     Tier(
         "server",
         tests=("tests/protocol", "tests/oauth", "tests/unit/server"),

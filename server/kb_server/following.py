@@ -10,12 +10,13 @@ from kb_server.tool import Progress, no_progress
 from kb_server.waiting import Clock
 
 LOOK_SECONDS = 0.5
+"""Maximum time between two looks at the job, in seconds."""
 LEAST_PROGRESS = 0.001
-"""With each notification progress has to grow, also where only the step is another."""
+"""Minimum growth of the progress from one notification to the next, also if only the step has changed."""
 
 
 async def followed(engine: Engine, clock: Clock, job: m.Job, seconds: float, progress: Progress) -> m.Job:
-    """The job at its end, or as it is after `seconds`; each step and each growth is reported."""
+    """Return the job at its end, or its state after `seconds`; each step and each growth is reported."""
     if progress is no_progress:
         return await engine.wait_for_job(job.id, seconds)
     reached, step = -LEAST_PROGRESS, ""
@@ -31,7 +32,7 @@ async def followed(engine: Engine, clock: Clock, job: m.Job, seconds: float, pro
 
 
 def step_of(job: m.Job) -> str:
-    """The job's step; of one that waits, for how long it will."""
+    """Return the job's step; for a queued job with the estimated time."""
     if job.status != "queued" or job.estimated_seconds is None:
         return job.step
     return f"{job.step}, done in about {math.ceil(job.estimated_seconds)} s"

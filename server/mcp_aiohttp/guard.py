@@ -170,9 +170,9 @@ def _address(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def _check_framing(request: web.Request) -> None:
-    """Let pass a target of the host in the header Host, with a body that is not coded, or `chunked`.
+    """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
 
-    Of a target with a host RFC 9112 has the header ignored (3.2.2); the two agree in an honest request.
+    RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
 
     Raises:
         Refusal: 501 for another transfer coding, 421 for a target of another host.

@@ -37,7 +37,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("surface", ApiSurface)
-def test_generated_requests_are_answered_as_the_document_says(url: str, surface: ApiSurface) -> None:
+def test_generated_requests_conform_to_the_document(url: str, surface: ApiSurface) -> None:
     """Every default check, in all phases."""
     done = subprocess.run(
         [

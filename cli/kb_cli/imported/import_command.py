@@ -21,7 +21,7 @@ import msgspec
 from kb_cli.add import LEADS_OUT, Adding, Details, Found, Progress, Result, Written, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
-from kb_cli.exported import export_command as exported
+from kb_cli.exported import export_command
 from kb_cli.imported import markdown, memories
 from kb_cli.imported.detection import kind_of
 from kb_cli.imported.kinds import NAMES, Kind
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
             raise CliError(
                 Exit.USAGE, "an export of kb brings its collections and tags along, and has no --dry-run"
             )
-        return exported.import_(options, out)
+        return export_command.import_(options, out)
     if not out.as_json:
         out.text(f"{place} is {NAMES[kind]}")
     if kind == memories.KIND:

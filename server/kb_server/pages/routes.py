@@ -20,8 +20,7 @@ from kb_server.access.grants import EVERYBODY
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import new_call, on_behalf_of
-from kb_server.pages import document_pages as documents
-from kb_server.pages import jobs, versions
+from kb_server.pages import document_pages, jobs, versions
 from kb_server.pages.forms import Form, FormError
 from kb_server.pages.sessions import COOKIE, PAGES, SESSION_SECONDS, Sessions
 from kb_server.pages.visit import HEADERS, Visit, collection_of, go, tags_of
@@ -85,27 +84,27 @@ class Pages:
         """Return the first page for a browser; None if the client does not accept HTML."""
         if "text/html" not in request.headers.get(hdrs.ACCEPT, ""):
             return None
-        return await self._guarded(documents.search)(request)
+        return await self._guarded(document_pages.search)(request)
 
     def routes(self) -> Sequence[web.RouteDef]:
         """Return all routes but the first page."""
         read: dict[str, Page] = {
-            "/documents": documents.listing,
-            _DOCUMENT: documents.document,
-            f"{_DOCUMENT}/note": documents.note,
-            f"{_DOCUMENT}/original": documents.original,
-            f"{_DOCUMENT}/remove": documents.removal,
+            "/documents": document_pages.listing,
+            _DOCUMENT: document_pages.document,
+            f"{_DOCUMENT}/note": document_pages.note,
+            f"{_DOCUMENT}/original": document_pages.original,
+            f"{_DOCUMENT}/remove": document_pages.removal,
             f"{_DOCUMENT}/versions": versions.listing,
             _VERSION: versions.version,
             "/trash": versions.trash,
             "/add": jobs.addition,
-            "/collections": documents.collections,
+            "/collections": document_pages.collections,
             "/jobs": jobs.listing,
             "/state": jobs.state,
         }
         change: dict[str, Page] = {
-            f"{_DOCUMENT}/note": documents.save_note,
-            f"{_DOCUMENT}/tags": documents.save_tags,
+            f"{_DOCUMENT}/note": document_pages.save_note,
+            f"{_DOCUMENT}/tags": document_pages.save_tags,
             f"{_VERSION}/restore": versions.restore,
             "/add": jobs.add,
             f"{_JOB}/cancel": partial(jobs.change, CANCEL_JOB, "cancelled"),
@@ -114,7 +113,7 @@ class Pages:
         return [
             *(web.get(path, self._guarded(page), allow_head=False) for path, page in read.items()),
             *(web.post(path, self._guarded(page, "write")) for path, page in change.items()),
-            web.post(f"{_DOCUMENT}/remove", self._guarded(documents.remove, "delete")),
+            web.post(f"{_DOCUMENT}/remove", self._guarded(document_pages.remove, "delete")),
             web.post("/logout", self._guarded(self._logout, None)),
             web.get("/login", self._login_page, allow_head=False),
             web.post("/login", self._login),

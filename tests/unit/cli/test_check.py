@@ -230,7 +230,7 @@ def test_what_can_be_mended_is_mended_beside_what_cannot(kb: Kb, home: Path) -> 
     assert "a vector is missing or damaged (the passages are to be right first)" in answer["hurt"][0]["left"]
 
 
-def test_a_base_with_a_damaged_vector_is_opened_and_says_how_it_is_mended(
+def test_a_base_with_a_damaged_vector_is_opened_and_its_status_names_the_repair(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurt(home, "UPDATE vectors SET vector = x'00' WHERE chunk_id = 1")

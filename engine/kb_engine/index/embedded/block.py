@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded import postings as words
+from kb_engine.index.embedded import postings
 from kb_engine.index.embedded.array_file import (
     ArrayFile,
     ArrayFileWriter,
@@ -30,7 +30,7 @@ from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS
 
 KIND, VERSION = "segment", 1
 _DTYPES = {
-    **words.DTYPES,
+    **postings.DTYPES,
     "codes": "|i1",
     "scales": "<f4",
     "residuals": "<f4",
@@ -124,7 +124,7 @@ def open_segment(path: Path, dimensions: int) -> Block:
             arrays["residuals"],
             float(file.attributes["longest"]),
         ),
-        Postings(**{name: arrays[name] for name in words.DTYPES}),
+        Postings(**{name: arrays[name] for name in postings.DTYPES}),
         str(analyser),
     )
 

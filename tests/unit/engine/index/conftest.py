@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kb_engine.index.postgres import hybrid as search
+from kb_engine.index.postgres import hybrid
 from tests.support.far_indexes import FAR, far_away
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Base, build_vector_index, new_place, opened
@@ -41,7 +41,7 @@ async def base(
     store, _, way = request.param.partition(" ")
     place = await new_place("postgres" if store == "postgres" else "sqlite", tmp_path)
     if way:
-        monkeypatch.setattr(search, "FEW_CHUNKS", 0)
+        monkeypatch.setattr(hybrid, "FEW_CHUNKS", 0)
     more: dict[str, Any] = {"exact_below": 0} if way == "by HNSW" else {}
     async with AsyncExitStack() as stack:
         index = None

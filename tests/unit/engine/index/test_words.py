@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kb_engine.index.postgres import hybrid as search
-from kb_engine.index.postgres import words
+from kb_engine.index.postgres import hybrid, words
 from kb_engine.index.words import MAX_PHRASES, TOKENIZER, index_text, phrases
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
@@ -111,7 +110,7 @@ async def frequent(store: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
         await store.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
     monkeypatch.setattr(words, "BUDGET_CHUNKS", 10)
     monkeypatch.setattr(words, "BUDGET_SHARE", 0)
-    monkeypatch.setattr(search, "FEW_CHUNKS", 2)
+    monkeypatch.setattr(hybrid, "FEW_CHUNKS", 2)
     return store
 
 

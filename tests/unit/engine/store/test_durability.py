@@ -425,7 +425,7 @@ async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("left", range(4))
-async def test_without_inodes_an_engine_starts_or_says_so_in_one_line(tmp_path: Path, left: int) -> None:
+async def test_without_inodes_an_engine_starts_or_is_refused_in_one_line(tmp_path: Path, left: int) -> None:
     """Whatever file is the first that cannot be made; with inodes it starts again."""
     with small_disk(tmp_path / "disk", "64m", inodes=64) as disk:
         settings = EngineSettings(home=disk / "home", embedder="hash", port=0)

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.embedded import postings as words
-from kb_engine.index.embedded import words_merging
+from kb_engine.index.embedded import postings, words_merging
 from kb_engine.index.embedded.postings import Postings, Terms, WordBlock
 from kb_engine.index.words import AnalysedChunk
 from tests.support.word_blocks import build, chunk, in_file, reference, scores, view, weigh
@@ -46,12 +45,12 @@ QUESTIONS = st.lists(st.sampled_from([*WORDS, "of no chunk"]), min_size=1, max_s
 def small_steps() -> Iterator[None]:
     """Small limits, so that a few rows span many parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "ROWS_AT_ONCE", 4)
-        for module in (words, words_merging):
+        patch.setattr(postings, "ROWS_AT_ONCE", 4)
+        for module in (postings, words_merging):
             patch.setattr(module, "STRETCH", 4)
             patch.setattr(module, "LONG_FROM", 1)
-        patch.setattr(words, "BISECT", 3)
-        patch.setattr(words, "FEW", 10)
+        patch.setattr(postings, "BISECT", 3)
+        patch.setattr(postings, "FEW", 10)
         patch.setattr(words_merging, "POSTINGS_AT_ONCE", 5)
         yield
 
@@ -124,7 +123,7 @@ def test_a_term_of_ten_megabytes_is_a_term_like_another(tmp_path: Path) -> None:
 
 def test_terms_whose_keys_are_alike_but_for_their_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zero bytes at the end of a key count like any others."""
-    monkeypatch.setattr(words, "key_of", lambda term: term.encode().ljust(16, b"\0"))
+    monkeypatch.setattr(postings, "key_of", lambda term: term.encode().ljust(16, b"\0"))
     block = build([chunk("a"), chunk("a\1"), chunk("b")])
     assert block.frequencies(Terms(["a", "a\1", "a\2", "b"])).tolist() == [1, 1, 0, 1]
 
@@ -134,7 +133,7 @@ def test_frequent_terms_are_columns_and_rare_ones_lists(chunks: list[AnalysedChu
     with TemporaryDirectory() as name:
         block: Postings = in_file(Path(name) / "file", build(chunks))
     for number, count in enumerate(block.counts.tolist()):
-        assert block.is_column(number) == (count * words.COLUMN_SHARE >= len(chunks))
+        assert block.is_column(number) == (count * postings.COLUMN_SHARE >= len(chunks))
     assert len(block.keys) == len({term for each in chunks for term in each.terms})
 
 

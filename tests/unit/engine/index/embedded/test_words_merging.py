@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.embedded import postings as words
 from kb_engine.index.embedded import words_merging
 from kb_engine.index.embedded.postings import KEY_TYPE, in_memory
 from kb_engine.index.words import AnalysedChunk
@@ -27,7 +26,7 @@ CHUNKS = st.lists(
 def small_stretches() -> Iterator[None]:
     """Small limits, so that a few rows are many stretches, and a few postings a long list."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (words, words_merging):
+        for module in (postings, words_merging):
             patch.setattr(module, "STRETCH", 8)
             patch.setattr(module, "LONG_FROM", 1)
         yield

@@ -9,7 +9,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Vectors
-from kb_engine.index.postgres import hybrid as search
+from kb_engine.index.postgres import hybrid
 from kb_engine.store.port import Found
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
@@ -31,8 +31,8 @@ def clustered(seed: int, count: int) -> Vectors:
 @pytest.fixture
 async def base(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Base]:
     """1,000 chunks in clusters, half of them `even`; each part finds at most a fifth."""
-    monkeypatch.setattr(search, "FEW_CHUNKS", 0)
-    monkeypatch.setattr(search, "POOLS", (100, 200))
+    monkeypatch.setattr(hybrid, "FEW_CHUNKS", 0)
+    monkeypatch.setattr(hybrid, "POOLS", (100, 200))
     place = await new_database()
     async with opened(place, exact_below=1_000) as base:
         await build_vector_index(base)

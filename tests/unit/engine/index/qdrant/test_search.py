@@ -11,7 +11,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Changes, IndexedDocument, IndexQuery, Selection
-from kb_engine.index.qdrant import querying as search
+from kb_engine.index.qdrant import querying
 from kb_engine.index.qdrant.index import QdrantIndex
 from tests.support.documents_to_index import document
 from tests.support.qdrant import QdrantServer, serving
@@ -42,8 +42,8 @@ async def index(server: QdrantServer) -> AsyncIterator[QdrantIndex]:
 
 @pytest.fixture
 def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "FIRST_DEPTH", SHALLOW)
-    monkeypatch.setattr(search, "MOST_DEPTH", SHALLOW * search.DEEPER)
+    monkeypatch.setattr(querying, "FIRST_DEPTH", SHALLOW)
+    monkeypatch.setattr(querying, "MOST_DEPTH", SHALLOW * querying.DEEPER)
 
 
 def documents(seed: int, count: int = 60) -> list[IndexedDocument]:
@@ -153,8 +153,8 @@ async def test_texts_that_have_become_longer_are_bounded_too(
 ) -> None:
     """The sparse vectors date from when texts were short, so a long text would rank too low."""
     await index.apply(Changes(upserts=[document(1, "apple")]), 1)
-    monkeypatch.setattr(search, "FIRST_DEPTH", 1)
-    monkeypatch.setattr(search, "MOST_DEPTH", 1)
+    monkeypatch.setattr(querying, "FIRST_DEPTH", 1)
+    monkeypatch.setattr(querying, "MOST_DEPTH", 1)
     long = [document(n, " ".join(["apple"] * n + ["pear"] * 90)) for n in range(2, 6)]
     await index.apply(Changes(upserts=long), 2)
     found = await index.search(IndexQuery("apple", "fts", None, SCORING, top=1))

@@ -132,7 +132,12 @@ def run_all(due: Sequence[Tier], records: Records, folder: Path) -> tuple[list[R
     for tier in due:
         references.append(spend(REFERENCE).processor)
         print(f"\n=== {tier.name}", flush=True)
-        preparations.finish(tier)
+        try:
+            preparations.finish(tier)
+        except (OSError, subprocess.SubprocessError) as error:  # the other tiers are run and recorded
+            print(f"not prepared: {error}", flush=True)
+            results.append(Result(tier, Usage(1, 0.0, 0.0), {}))
+            continue
         result = run_tier(tier, folder)
         results.append(result)
         if result.passed:

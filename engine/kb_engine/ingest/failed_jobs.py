@@ -18,9 +18,9 @@ from pathlib import Path
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.spool import Spool
+from kb_engine.store.clock import parse
 from kb_engine.store.port import FailedJob, Idempotency
 from kb_engine.store.repository import jobs, versions
-from kb_engine.store.repository.transaction import parse
 from kb_engine.store.store import Store
 
 logger = logging.getLogger(__name__)

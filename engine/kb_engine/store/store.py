@@ -39,9 +39,10 @@ from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable, Vector
+from kb_engine.store.clock import SteadyClock, stamp
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
-from kb_engine.store.repository.transaction import MAKES_ROOM, Clock, Read, Write, once, stamp
+from kb_engine.store.repository.transaction import MAKES_ROOM, Read, Write, once
 from kb_engine.store.wording import Find, find_passing
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -88,7 +89,7 @@ class Store(ABC):
     Raises (all methods): `EngineError` with a code of the contract; `storage_full` if the disk is full.
     """
 
-    def __init__(self, bounds: Bounds, clock: Clock) -> None:
+    def __init__(self, bounds: Bounds, clock: SteadyClock) -> None:
         self._bounds = bounds
         self._clock = clock
         self._follower: Follower | None = None

@@ -45,6 +45,7 @@ from kb_engine.index.postgres.building import keep_index
 from kb_engine.index.postgres.hybrid import find_candidates
 from kb_engine.index.postgres.words import Words
 from kb_engine.spool import Spool, SpoolFile, on_disk
+from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
 from kb_engine.store.port import (
     DEFAULT_BOUNDS,
     Bounds,
@@ -74,7 +75,7 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
 from kb_engine.store.repository import jobs, originals, search
-from kb_engine.store.repository.transaction import Clock, Elapsed, Read, SteadyClock, Write, elapsed_seconds
+from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.store import Store, bounded, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
@@ -148,7 +149,7 @@ class PostgresStore(Store):
         embedder: EmbedderIdentity,
         bounds: Bounds,
         lease_seconds: float,
-        clock: Clock,
+        clock: SteadyClock,
         exact_below: int,
     ) -> None:
         super().__init__(bounds, clock)

@@ -27,9 +27,10 @@ import numpy as np
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
 from kb_engine.index.words import AnalysedChunk, Analyser
+from kb_engine.store.clock import SteadyClock
 from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, StoreEventKind, described
 from kb_engine.store.postgres.connection import CHANNEL, SCHEMA, Db, changed, from_base, rows, value
-from kb_engine.store.repository.transaction import Clock, Read, Row, Write
+from kb_engine.store.repository.transaction import Read, Row, Write
 
 _ACCEPTING = 0x6B62_0002
 """Advisory lock for accepting jobs: job numbers follow the order of commits, and the queue limit is kept."""
@@ -138,7 +139,7 @@ class PostgresWrite(PostgresRead, Write):
     def __init__(
         self,
         db: Db,
-        clock: Clock,
+        clock: SteadyClock,
         bounds: Bounds,
         *,
         embedder: EmbedderIdentity,

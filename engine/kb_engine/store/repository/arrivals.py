@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import check_version
 from kb_contracts.semantics.sources import source_scope
+from kb_engine.store.clock import stamp
 from kb_engine.store.port import Arrival, NewJob, Prepared
 from kb_engine.store.repository import documents, originals, sources, versions
 from kb_engine.store.repository.content import assign, describe, passages
-from kb_engine.store.repository.transaction import Read, Write, stamp
+from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.repository.versions import Past
 
 _OF_CONTENT = ("sha256", "title", "doc_type", "format", "filename", "extraction_method")

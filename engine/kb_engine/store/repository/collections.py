@@ -14,8 +14,9 @@ import msgspec
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.access import check_described
 from kb_contracts.semantics.collections import check_description, no_collection_id
+from kb_engine.store.clock import following
 from kb_engine.store.repository.reach import Condition
-from kb_engine.store.repository.transaction import Read, Write, following
+from kb_engine.store.repository.transaction import Read, Write
 
 _BEYOND = "collection;"  # the first text after all that begin with the prefix
 IN_USE = "tag > ? AND tag < ?"

@@ -28,6 +28,7 @@ from kb_contracts.semantics.documents import (
     text_digest,
 )
 from kb_contracts.semantics.sources import left_out, scope_after_removal, scope_after_tags, source_not_found
+from kb_engine.store.clock import following
 from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs, originals, sources, versions
 from kb_engine.store.repository.content import (
@@ -41,14 +42,7 @@ from kb_engine.store.repository.content import (
 )
 from kb_engine.store.repository.reach import starts_with
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
-from kb_engine.store.repository.transaction import (
-    Read,
-    Write,
-    following,
-    makes_room,
-    placeholders,
-    settle,
-)
+from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders, settle
 
 _DERIVED = ("source_paths", "tags", "original")
 _COLUMNS = tuple(name for name in m.Document.__struct_fields__ if name not in _DERIVED)

@@ -23,7 +23,8 @@ from typing import NamedTuple
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_engine.store.repository.transaction import Read, Row, Write, seconds_between
+from kb_engine.store.clock import seconds_between
+from kb_engine.store.repository.transaction import Read, Row, Write
 
 _WEIGHT_OF_OLDER = 0.9
 _SPREAD = 0.1  # variance of the sizes over their mean square; below this they count as alike

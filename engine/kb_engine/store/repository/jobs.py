@@ -23,19 +23,11 @@ from kb_contracts.semantics.jobs import (
     target,
 )
 from kb_contracts.semantics.sources import source_scope
+from kb_engine.store.clock import parse, stamp
 from kb_engine.store.port import FailedJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS
-from kb_engine.store.repository.transaction import (
-    Read,
-    Row,
-    Write,
-    makes_room,
-    parse,
-    placeholders,
-    settle,
-    stamp,
-)
+from kb_engine.store.repository.transaction import Read, Row, Write, makes_room, placeholders, settle
 from kb_engine.turns import LANES, Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000

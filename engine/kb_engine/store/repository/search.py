@@ -11,9 +11,10 @@ from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Selection
 from kb_engine.index.ranking import rank
+from kb_engine.store.clock import stamp
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository.reach import Condition, of_document, starts_with
-from kb_engine.store.repository.transaction import Read, Row, placeholders, stamp
+from kb_engine.store.repository.transaction import Read, Row, placeholders
 
 CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
 _CHUNK_FIELDS = ("id", "uid", "index", "text", "page", "heading", "start", "end")

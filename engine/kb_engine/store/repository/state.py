@@ -12,9 +12,10 @@ from typing import Any
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Changes, IndexedDocument
+from kb_engine.store.clock import parse
 from kb_engine.store.port import Counts
 from kb_engine.store.repository import originals
-from kb_engine.store.repository.transaction import Read, Write, parse
+from kb_engine.store.repository.transaction import Read, Write
 
 
 async def counts(read: Read) -> Counts:

@@ -11,11 +11,10 @@ other.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, get_type_hints
 
@@ -24,6 +23,7 @@ import msgspec
 from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_engine.index.port import Vectors
+from kb_engine.store.clock import SteadyClock, parse, stamp
 from kb_engine.store.port import Bounds, Idempotency, Prepared, StoreEventKind
 from kb_engine.store.repository.reach import Condition, of_document, reached
 
@@ -31,87 +31,10 @@ A = TypeVar("A", bound=msgspec.Struct)
 F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
 
-Clock = Callable[[], datetime]
-Elapsed = Callable[[], float]
-"""Seconds, of which differences count."""
 Row = Sequence[Any]
 
 
-class SteadyClock:
-    """The system's clock, and two that do not follow it when it is put forward.
-
-    A clock that is days ahead, and corrected later, must not end what is kept for a time. So a store counts
-    from the time at which it was opened, by a clock that nobody sets:
-
-        now      the time of the system                                all other stamps
-        steady   opened + elapsed, or `now` where that is earlier      versions expire
-        counted  the later of opened and newest key, + elapsed         stamps of idempotency keys
-        seen     the earlier of the two + elapsed, or `steady`         idempotency keys are forgotten
-
-    The newest key is that of the base when it was opened. The time in which no engine ran is not counted for
-    keys, since a wrong clock at the start looks the same: each is kept for 24 hours or longer, and a sweep
-    takes no more than the time that has passed since the base was opened. Only a clock that is ahead over two
-    starts, with a key in between, ends keys early.
-    """
-
-    def __init__(self, clock: Clock, elapsed: Elapsed, newest: str | None) -> None:
-        """`newest` is the stamp of the latest idempotency key in the base; None: it has none."""
-        self._clock = clock
-        self._elapsed = elapsed
-        self._since = elapsed()
-        self._opened = clock()
-        self._newest = None if newest is None else parse(newest)
-
-    def __call__(self) -> datetime:
-        return self._clock()
-
-    def steady(self) -> datetime:
-        """The time of the system, without what it was put forward since the store was opened."""
-        return min(self._clock(), self._opened + self._passed)
-
-    def counted(self) -> datetime:
-        """A time that goes on evenly, and is later than all keys that were there."""
-        return max(self._opened, self._newest or self._opened) + self._passed
-
-    def seen(self) -> datetime:
-        """The latest time that is known to have come."""
-        return min(self.steady(), min(self._opened, self._newest or self._opened) + self._passed)
-
-    @property
-    def _passed(self) -> timedelta:
-        return timedelta(seconds=self._elapsed() - self._since)
-
-
-def elapsed_seconds() -> float:
-    """Seconds by a clock that nobody sets; on Linux those in which the machine sleeps are counted too."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)
-
-
 _ANSWERS_KEPT = timedelta(seconds=KEPT_SECONDS)
-
-
-# Timestamps in the base are RFC 3339, UTC, `Z`, always with six decimals, so that text order is time order.
-
-
-def stamp(moment: datetime) -> str:
-    """Format a timezone-aware datetime as a timestamp of the base."""
-    # isoformat, because strftime does not pad years before 1000.
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-
-def parse(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
-
-
-def following(now: str, earlier: str) -> str:
-    """Return `now`, or one microsecond after `earlier` if the clock stood still or went back."""
-    return now if now > earlier else stamp(parse(earlier) + timedelta(microseconds=1))
-
-
-def seconds_between(start: str, end: str) -> float:
-    """Return the seconds from `start` to `end`; 0 if the clock was set back in between."""
-    return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
 
 
 @dataclass(eq=False)
@@ -155,7 +78,7 @@ class Read(ABC):
     """Name of the column of `tags_in`."""
 
     db: Any
-    clock: Clock
+    clock: SteadyClock
     reach: Reach | None = field(default=None, init=False)
     """The access scope of the transaction (None: unrestricted). Documents outside do not exist for it."""
 
@@ -167,17 +90,17 @@ class Read(ABC):
     @property
     def steady(self) -> str:
         """`now`, without forward jumps of the clock since the store was opened."""
-        return stamp(self.clock.steady()) if isinstance(self.clock, SteadyClock) else self.now
+        return stamp(self.clock.steady())
 
     @property
     def counted(self) -> str:
         """A time that advances evenly while a store is open."""
-        return stamp(self.clock.counted()) if isinstance(self.clock, SteadyClock) else self.now
+        return stamp(self.clock.counted())
 
     @property
     def seen(self) -> str:
         """The latest time that has certainly been reached."""
-        return stamp(self.clock.seen()) if isinstance(self.clock, SteadyClock) else self.now
+        return stamp(self.clock.seen())
 
     # Each statement about documents, jobs, versions or collections includes one of these conditions, or an id
     # obtained from a statement that does. Without an access scope they are empty and cost nothing.

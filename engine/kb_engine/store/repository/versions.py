@@ -18,10 +18,11 @@ from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import document_not_found, text_digest
 from kb_contracts.semantics.versions import check_version_kept
 from kb_engine.index.port import Vectors
+from kb_engine.store.clock import parse, stamp
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.store.repository import originals
 from kb_engine.store.repository.content import content
-from kb_engine.store.repository.transaction import Read, Write, makes_room, parse, placeholders, stamp
+from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders
 
 _MEMBERS = (
     "kind", "doc_type", "format", "filename", "size_bytes", "sha256", "dedup_scope", "unsourced",

@@ -23,6 +23,7 @@ import apsw
 import msgspec
 
 from kb_engine.disk import sync
+from kb_engine.store.clock import SteadyClock, elapsed_seconds
 from kb_engine.store.port import BaseUnfinished
 from kb_engine.store.repository import content, jobs, versions
 from kb_engine.store.sqlite.connection import SqliteRead, damage_of, rows, transaction, value
@@ -213,7 +214,7 @@ def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
             if is_unfinished(copy):
                 raise BackupRefused(str(BaseUnfinished(database)))
             kept = {sha256 for (sha256,) in rows(copy, "SELECT sha256 FROM originals")}
-            return {SPOOL: run_to_end(jobs.spooled(SqliteRead(copy, utc_now))), ORIGINALS: kept}
+            return {SPOOL: run_to_end(jobs.spooled(_reading(copy))), ORIGINALS: kept}
 
 
 def _read_back(copy: Path, left_out: list[str]) -> Backup:
@@ -248,7 +249,7 @@ def _read_back(copy: Path, left_out: list[str]) -> Backup:
 
 def _hurt_documents(db: apsw.Connection) -> Iterator[tuple[int, str]]:
     """The documents whose texts are not what they were, and why."""
-    read = SqliteRead(db, utc_now)
+    read = _reading(db)
     for (number,) in rows(db, "SELECT id FROM documents ORDER BY id"):
         document = run_to_end(content.content(read, number))
         if document is None:
@@ -262,7 +263,7 @@ def _hurt_documents(db: apsw.Connection) -> Iterator[tuple[int, str]]:
 
 def _hurt_versions(db: apsw.Connection) -> Iterator[tuple[int, str]]:
     """The rows of versions whose text is not the one that was kept, and why."""
-    read, last = SqliteRead(db, utc_now), 0
+    read, last = _reading(db), 0
     while True:
         hurt, last = run_to_end(versions.hurt_after(read, last, _PAGE))
         for each in hurt:
@@ -287,7 +288,7 @@ def _leave_out(copy: Path) -> list[str]:
             why = "; ".join(damage.left)
             raise BackupRefused(f"the base is damaged: {why}. Its tables are hurt: restore an earlier copy")
         kept = [sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")]
-        wanted = run_to_end(jobs.spooled(SqliteRead(db, utc_now)))
+        wanted = run_to_end(jobs.spooled(_reading(db)))
         gone = {
             "DELETE FROM documents WHERE id = ?": [*_hurt_documents(db)],
             "DELETE FROM versions WHERE id = ?": [*_hurt_versions(db)],
@@ -322,3 +323,7 @@ def _names(folder: Path) -> set[str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _reading(db: apsw.Connection) -> SqliteRead:
+    return SqliteRead(db, SteadyClock(utc_now, elapsed_seconds))

@@ -17,9 +17,10 @@ from kb_engine.index.embedded.index import Changes
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Ids, Vectors
 from kb_engine.spool import no_space
+from kb_engine.store.clock import SteadyClock
 from kb_engine.store.port import Bounds, Prepared
 from kb_engine.store.repository.reach import Condition
-from kb_engine.store.repository.transaction import Clock, Read, Row, Write
+from kb_engine.store.repository.transaction import Read, Row, Write
 from kb_engine.store.sqlite.originals import OriginalFolder
 
 BUSY_TIMEOUT_MS = 10_000
@@ -168,7 +169,7 @@ class SqliteWrite(SqliteRead, Write):
     def __init__(
         self,
         db: apsw.Connection,
-        clock: Clock,
+        clock: SteadyClock,
         bounds: Bounds,
         originals: OriginalFolder,
         dropped: set[str],

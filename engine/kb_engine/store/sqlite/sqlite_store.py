@@ -35,9 +35,10 @@ from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.port import Candidates, Index, IndexQuery, Selection, Vector
 from kb_engine.index.words import Analyser, Word
+from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
 from kb_engine.store.repository import jobs, originals, search, versions
-from kb_engine.store.repository.transaction import Clock, Elapsed, Read, SteadyClock, Write, elapsed_seconds
+from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
     SqliteWrite,
@@ -149,7 +150,7 @@ class SqliteStore(Store):
         index: EmbeddedIndex,
         originals: OriginalFolder,
         bounds: Bounds,
-        clock: Clock,
+        clock: SteadyClock,
         *,
         context: bool,
     ) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
+from kb_engine.store.clock import stamp
 from kb_engine.store.port import Bounds, FailedJob
 from kb_engine.store.repository import documents, versions
-from kb_engine.store.repository.transaction import stamp
 from kb_engine.store.sqlite.originals import originals_of
 from tests.support.ingesting import Parts, parts_in
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kb_contracts.api import ragler as r
+from kb_engine.store.clock import stamp
 from kb_engine.store.repository import collections, documents
-from kb_engine.store.repository.transaction import stamp
 from kb_engine.store.sqlite.connection import SqliteRead
 from kb_engine.store.sqlite.schema import migrate
 from tests.support.stores import START, Base, Place, direct, key, new_note, opened, prepared, refused

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
+from kb_engine.store.clock import seconds_between, stamp
 from kb_engine.store.port import Bounds, NewJob
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.jobs import rests_until
-from kb_engine.store.repository.transaction import seconds_between, stamp
 from kb_engine.turns import SHORT_BYTES
 from tests.support.contract_objects import job_error
 from tests.support.stores import (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.embedded import words_merging
+from kb_engine.index.embedded import postings, words_merging
 from kb_engine.index.embedded.postings import KEY_TYPE, in_memory
 from kb_engine.index.words import AnalysedChunk
 from tests.support.word_blocks import build, chunk, in_file

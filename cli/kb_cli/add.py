@@ -27,6 +27,7 @@ import msgspec
 
 from kb_cli.config import engine
 from kb_cli.documents import labels
+from kb_cli.exclusion import exclusion
 from kb_cli.output import CliError, Exit, Output, printable_line
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
@@ -256,19 +257,11 @@ def is_url(path: str) -> bool:
     return path.lower().startswith(("http://", "https://"))
 
 
-LEADS_OUT = "it leads out of the folder by a link"
-
-
-def leads_out(file: Path, root: Path) -> bool:
-    """True if a file listed in a folder is elsewhere; `root` is the folder without links."""
-    return not file.resolve().is_relative_to(root)
-
-
 def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
     """Return the files at and under `paths`, each once and in the order of names, and the files left out.
 
     Hidden files and folders inside a named folder are skipped, and links to folders are not followed. A file
-    in it that is a link out of it is left out; a file that the user named is taken regardless of links. An
+    in it that is a link out of it, or holds credentials, is left out; a file that the user named is taken. An
     unreadable folder is one failure, and does not stop the rest.
 
     Raises:
@@ -286,8 +279,8 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
             left_out.append(Result(str(path), "failed", reason=error.strerror or str(error)))
             continue
         for file in files:
-            if leads_out(file, root):
-                left_out.append(Result(str(file), "skipped", reason=LEADS_OUT))
+            if not named and (reason := _exclusion(file, root)) is not None:
+                left_out.append(reason)
             elif (real := file.resolve()) not in found:
                 try:
                     size = file.stat().st_size
@@ -295,6 +288,14 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
                     size = 0
                 found[real] = Found(file, size, named, str(real))
     return list(found.values()), left_out
+
+
+def _exclusion(file: Path, root: Path) -> Result | None:
+    try:
+        reason = exclusion(file, root)
+    except OSError as error:
+        return Result(str(file), "failed", reason=error.strerror or str(error))
+    return None if reason is None else Result(str(file), "skipped", reason=reason)
 
 
 def _under(folder: Path) -> Iterator[Path]:
@@ -349,13 +350,14 @@ class Adding:
 
     def _send(self, file: Found) -> None:
         kind = file.path.suffix.lower()
-        if not (file.named or self.as_text or kind in self._refused_kinds):
+        if not (file.named or self.as_text):
             # Files in a folder are not sent to test their format: a large file would be refused for its size
             # first.
             try:
                 formats.format_of(file.path.name)
             except formats.UnsupportedFormat:
-                self._refused_kinds.add(kind)
+                self._pass_over(file, kind)
+                return
         if kind in self._refused_kinds:
             self._pass_over(file, kind)
             return

@@ -62,7 +62,7 @@ def read_code(data: bytes, context: Context) -> Extraction:
     budget = TextBudget()
     parts: list[str] = []
     for path, code in _with_words(_pieces(Definition("", 0, len(source), found), []), source):
-        part = f"{_heading(path, is_first=not parts)}{_fenced(code, context.format)}"
+        part = f"{_heading(path, is_first=not parts)}{fenced(code, context.format)}"
         budget.spend(part)
         parts.append(part)
     mime_type = FORMATS[context.format].mime_type
@@ -102,7 +102,8 @@ def _heading(path: list[str], *, is_first: bool) -> str:
     return f"{'#' * len(path)} {path[-1]}\n\n"
 
 
-def _fenced(code: str, name: str) -> str:
+def fenced(code: str, name: str) -> str:
+    """Return the code in a fence that it cannot close; `name` is its language, or empty."""
     fence = "`" * max(3, *(len(run) + 1 for run in _BACKTICKS.findall(code)), 3)
     return f"{fence}{name}\n{code}\n{fence}"
 

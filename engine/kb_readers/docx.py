@@ -47,7 +47,7 @@ _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"
 
 def read_docx(data: bytes) -> Extraction:
     """Return the whole document as one page without a number. Raises ExtractionFailed."""
-    package = Package(data, _FORMAT, "wordprocessingml")
+    package = Package(data, _FORMAT, ("wordprocessingml", "vnd.ms-word."))
     outgoing = list(package.relationships(package.main).values())
     styles, numbering = _Styles(), Numbering()
     for each in outgoing:

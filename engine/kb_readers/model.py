@@ -24,7 +24,7 @@ Method: TypeAlias = Literal["text_extraction", "image_analysis", "mixed_extracti
 """From the file's own text, by OCR, or both on different pages."""
 
 PLAIN_TEXT = "text/plain"
-_PLAIN = frozenset({PLAIN_TEXT, *(each.mime_type for each in FORMATS.values() if each.doc_type == "data")})
+_PLAIN = frozenset(each.mime_type for each in FORMATS.values() if each.is_plain)
 
 _RECORD = struct.Struct("<4I")
 RECORD_BYTES = _RECORD.size

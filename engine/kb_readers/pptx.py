@@ -20,7 +20,7 @@ _NOTES_FRAME = frozenset(["sldNum", "hdr", "ftr", "dt", "sldImg"])
 
 def read_pptx(data: bytes) -> Extraction:
     """Return one page per slide, in order; hidden slides are marked. Raises ExtractionFailed."""
-    package = Package(data, _FORMAT, "presentationml")
+    package = Package(data, _FORMAT, ("presentationml", "vnd.ms-powerpoint."))
     order = _Order()
     package.feed(package.main, order)
     outgoing = package.relationships(package.main)

@@ -28,10 +28,19 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "docx": Reader("kb_readers.docx", "read_docx"),
         "pptx": Reader("kb_readers.pptx", "read_pptx"),
         "xlsx": Reader("kb_readers.xlsx", "read_xlsx"),
+        "odt": Reader("kb_readers.opendocument", "read_odt"),
+        "ods": Reader("kb_readers.opendocument", "read_ods"),
+        "odp": Reader("kb_readers.opendocument", "read_odp"),
         "csv": Reader("kb_readers.delimited", "read_delimited"),
         "html": Reader("kb_readers.html", "read_html"),
         "svg": Reader("kb_readers.svg", "read_svg"),
         "rst": Reader("kb_readers.rst", "read_rst"),
+        "adoc": Reader("kb_readers.outlines", "read_asciidoc"),
+        "org": Reader("kb_readers.outlines", "read_org"),
+        "tex": Reader("kb_readers.outlines", "read_latex"),
+        "vtt": Reader("kb_readers.subtitles", "read_subtitles"),
+        "ipynb": Reader("kb_readers.notebook", "read_notebook"),
+        "xml": Reader("kb_readers.xml_text", "read_xml"),
         "epub": Reader("kb_readers.epub", "read_epub"),
         "eml": Reader("kb_readers.mail", "read_mail"),
         **{name: Reader("kb_readers.code", "read_code", takes_context=True) for name in GRAMMARS},
@@ -39,7 +48,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
 )
 """By format name. A module is imported in the child only, for the first file of its format."""
 
-_DECODED_HERE = frozenset(["txt", "md", "json", "yaml", "toml"])
+_DECODED_HERE = frozenset(["md", *(each.name for each in formats.FORMATS.values() if each.is_plain)])
 _PACKAGES = {"pdf": "pypdfium2", **{name: package for name, (package, _) in GRAMMARS.items()}}
 
 

@@ -61,7 +61,7 @@ _DURATIONS = frozenset([46])
 
 def read_xlsx(data: bytes) -> Extraction:
     """Return the whole workbook as one page without a number. Raises ExtractionFailed."""
-    package = Package(data, _FORMAT, "spreadsheetml")
+    package = Package(data, _FORMAT, ("spreadsheetml", "vnd.ms-excel."))
     book = _Book()
     package.feed(package.main, book)
     outgoing = package.relationships(package.main)

@@ -151,8 +151,10 @@ class Archive:
 class Package(Archive):
     """One Office file. Each method may raise ExtractionFailed."""
 
-    def __init__(self, data: bytes, fmt: Format, family: str) -> None:
-        """Open the file; `family` is in the content type of each main part of this format."""
+    def __init__(self, data: bytes, fmt: Format, families: tuple[str, str]) -> None:
+        """Open the file. `families`: each main part of this format has one of them in its content type; the
+        second is that of files with macros, which are ignored.
+        """
         if data.startswith(_OLE):
             if _ENCRYPTED_PACKAGE in data:
                 raise locked(fmt.label)
@@ -167,12 +169,7 @@ class Package(Archive):
         if main is not None:
             self.feed("[Content_Types].xml", types)
         content_type = types.of(main or "")
-        if "macroenabled" in content_type:
-            raise ExtractionFailed(
-                "unsupported_format",
-                f"The file holds macros. Save it as {self._label} without macros and try again.",
-            )
-        if main is None or family not in content_type:
+        if main is None or not any(family in content_type for family in families):
             raise ExtractionFailed(
                 "file_corrupt", f"The file is no {self._label}, although its name says so."
             )

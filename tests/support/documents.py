@@ -175,3 +175,19 @@ def encrypted(data: bytes, member: str) -> bytes:
     # In the central directory the flags are 38 bytes before the name.
     changed[data.rindex(name) - 38] |= 1
     return bytes(changed)
+
+
+ODF_NAMESPACES = " ".join(f'xmlns:{name}="urn:{name}"' for name in ("office", "text", "table", "draw", "dc"))
+
+
+def odf(kind: str, body: str, **parts: str) -> bytes:
+    """Return an OpenDocument file, with further XML parts by name; "__" is a slash and "_" a hyphen."""
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mimetype", f"application/vnd.oasis.opendocument.{kind}")
+        archive.writestr(
+            "content.xml", f"<office:document-content {ODF_NAMESPACES}>{body}</office:document-content>"
+        )
+        for name, content in parts.items():
+            archive.writestr(name.replace("__", "/").replace("_", "-") + ".xml", content)
+    return file.getvalue()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from kb_cli.add import LEADS_OUT, Adding, Details, Found, Progress, Result, Written, status_of
+from kb_cli.add import Adding, Details, Found, Progress, Result, Written, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exported import export_command
@@ -98,7 +98,7 @@ def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namesp
         listing, plan = planned_for(client, folder, tags[0])
         refused = [
             *(Result(str(path), "failed", reason=why) for path, why in listing.unreadable.items()),
-            *(Result(str(path), "failed", reason=LEADS_OUT) for path in listing.left_out),
+            *(Result(str(path), "failed", reason=why) for path, why in listing.left_out.items()),
         ]
         files = []
         for file in _to_send(listing, plan):

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from kb_cli.add import SOURCE_PATH_CHARS, Found, leads_out
+from kb_cli.add import SOURCE_PATH_CHARS, Found
+from kb_cli.exclusion import exclusion
 from kb_contracts.api import formats
 
 IGNORE_FILES = (".gitignore", ".kbignore")
@@ -29,14 +30,14 @@ class Listing:
     """The files of a folder.
 
     `digests` are the SHA-256 of the contents of `files`, by their sources. `unreadable` has the reasons by
-    path; for an unreadable folder this is its only entry. Files that are links out of the folder are left
-    out. `skipped` files are of a format that kb does not read.
+    path; for an unreadable folder this is its only entry. `left_out` has the reasons of excluded files by
+    path. `skipped` files are of a format that kb does not read.
     """
 
     files: dict[str, Found] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     unreadable: dict[Path, str] = field(default_factory=dict)
-    left_out: list[Path] = field(default_factory=list)
+    left_out: dict[Path, str] = field(default_factory=dict)
     skipped: int = 0
 
     def may_hold(self, source: str) -> bool:
@@ -67,9 +68,6 @@ class Folder:
             except formats.UnsupportedFormat:
                 listing.skipped += 1
                 continue
-            if leads_out(path, self.root):
-                listing.left_out.append(path)
-                continue
             if (why := _no_source(path)) is not None:
                 listing.unreadable[path] = why
                 continue
@@ -78,7 +76,13 @@ class Folder:
                 status = path.stat()
                 stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
                 before = self._known.get(source)
-                digest = before[1] if before is not None and before[0] == stamp else _digest(path)
+                if before is not None and before[0] == stamp:
+                    digest = before[1]
+                elif (reason := exclusion(path, self.root)) is not None:
+                    listing.left_out[path] = reason
+                    continue
+                else:
+                    digest = _digest(path)
             except OSError as error:
                 listing.unreadable[path] = error.strerror or str(error)
                 continue

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kb_cli.add import LEADS_OUT
 from kb_cli.sync.folder import Listing
 from kb_contracts.api import models as m
 
@@ -32,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True):
     removed: list[Leaving]
     unchanged: int
     skipped: int
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}
 
     def lines(self) -> list[str]:
         """Return the steps of the plan, one line each, for people."""
@@ -41,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True):
             *(f"replace\t{source}" for source in self.replaced),
             *(f"move\t{each.source}\tto {each.moved_to}" for each in self.moved),
             *(f"remove\t{each.source}\tdocument {each.document_id}" for each in self.removed),
-            *(f"leave out\t{source}\t{LEADS_OUT}" for source in self.left_out),
+            *(f"leave out\t{source}\t{reason}" for source, reason in self.left_out.items()),
         ]
 
 
@@ -72,5 +71,5 @@ def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
         else:
             added.append(source)
     removed = sorted((each for left in lost.values() for each in left), key=lambda each: each.source)
-    left_out = [str(path) for path in local.left_out]
+    left_out = {str(path): reason for path, reason in local.left_out.items()}
     return Plan(added, replaced, moved, removed, unchanged, local.skipped, left_out)

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from kb_cli.add import LEADS_OUT, Adding, Progress, Result, status_of
+from kb_cli.add import Adding, Progress, Result, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Output
@@ -153,7 +153,7 @@ def _brought_in_step(
                 progress.ended(results[-1])
         for result in (
             *(Result(str(path), "failed", reason=why) for path, why in local.unreadable.items()),
-            *(Result(str(path), "skipped", reason=LEADS_OUT) for path in local.left_out),
+            *(Result(str(path), "skipped", reason=why) for path, why in local.left_out.items()),
         ):
             results.append(result)
             progress.ended(result)

@@ -46,28 +46,53 @@ class Format:
     mime_type: str
     doc_type: DocType
     takes_ocr: bool = False
+    is_plain: bool = False
+    """True if the file is stored as its decoded text, without headings."""
 
 
 _OPEN_XML = "application/vnd.openxmlformats-officedocument."
+_OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
+
+_PLAIN: tuple[tuple[str, str, str, DocType, *tuple[str, ...]], ...] = (
+    ("json", "JSON", "application/json", "data", ".json", ".jsonl", ".ndjson"),
+    ("yaml", "YAML", "application/yaml", "data", ".yaml", ".yml"),
+    ("toml", "TOML", "application/toml", "data", ".toml"),
+    ("ini", "INI", "text/x-ini", "data", ".ini", ".cfg", ".conf", ".properties"),
+    ("ics", "iCalendar", "text/calendar", "data", ".ics"),
+    ("sql", "SQL", "application/sql", "code", ".sql"),
+    ("css", "CSS", "text/css", "code", ".css"),
+    ("vue", "Vue", "text/x-vue", "code", ".vue"),
+)
+"""Formats without a reader: their text is stored as it is."""
 
 _ALL = (
     Format("pdf", "PDF", (".pdf",), "application/pdf", "pdf", takes_ocr=True),
-    Format("docx", "DOCX", (".docx",), f"{_OPEN_XML}wordprocessingml.document", "docx"),
-    Format("pptx", "PPTX", (".pptx",), f"{_OPEN_XML}presentationml.presentation", "pptx"),
-    Format("xlsx", "XLSX", (".xlsx",), f"{_OPEN_XML}spreadsheetml.sheet", "xlsx"),
+    Format("docx", "DOCX", (".docx", ".docm"), f"{_OPEN_XML}wordprocessingml.document", "docx"),
+    Format("pptx", "PPTX", (".pptx", ".pptm"), f"{_OPEN_XML}presentationml.presentation", "pptx"),
+    Format("xlsx", "XLSX", (".xlsx", ".xlsm"), f"{_OPEN_XML}spreadsheetml.sheet", "xlsx"),
+    Format("odt", "ODT", (".odt",), f"{_OPEN_DOCUMENT}text", "docx"),
+    Format("ods", "ODS", (".ods",), f"{_OPEN_DOCUMENT}spreadsheet", "xlsx"),
+    Format("odp", "ODP", (".odp",), f"{_OPEN_DOCUMENT}presentation", "pptx"),
     Format("csv", "CSV", (".csv", ".tsv"), "text/csv", "csv"),
-    Format("html", "HTML", (".html", ".htm"), "text/html", "html"),
+    Format("html", "HTML", (".html", ".htm", ".xhtml"), "text/html", "html"),
     Format("svg", "SVG", (".svg",), "image/svg+xml", "image"),
     Format("jpg", "JPG", (".jpg", ".jpeg"), "image/jpeg", "image", takes_ocr=True),
     Format("png", "PNG", (".png",), "image/png", "image", takes_ocr=True),
-    Format("md", "Markdown", (".md", ".markdown"), "text/markdown", "markdown"),
-    Format("txt", "text", (".txt", ".text", ".log"), "text/plain", "text"),
+    Format("md", "Markdown", (".md", ".markdown", ".mdx"), "text/markdown", "markdown"),
+    Format("txt", "text", (".txt", ".text", ".log"), "text/plain", "text", is_plain=True),
     Format("rst", "reStructuredText", (".rst",), "text/x-rst", "text"),
+    Format("adoc", "AsciiDoc", (".adoc", ".asciidoc"), "text/x-asciidoc", "text"),
+    Format("org", "Org", (".org",), "text/x-org", "text"),
+    Format("tex", "LaTeX", (".tex",), "text/x-tex", "text"),
+    Format("vtt", "subtitles", (".vtt", ".srt"), "text/vtt", "text"),
+    Format("ipynb", "Jupyter notebook", (".ipynb",), "application/x-ipynb+json", "code"),
     Format("epub", "EPUB", (".epub",), "application/epub+zip", "epub"),
     Format("eml", "e-mail", (".eml",), "message/rfc822", "email"),
-    Format("json", "JSON", (".json", ".jsonl"), "application/json", "data"),
-    Format("yaml", "YAML", (".yaml", ".yml"), "application/yaml", "data"),
-    Format("toml", "TOML", (".toml",), "application/toml", "data"),
+    Format("xml", "XML", (".xml",), "application/xml", "data"),
+    *(
+        Format(name, label, tuple(extensions), mime_type, doc_type, is_plain=True)
+        for name, label, mime_type, doc_type, *extensions in _PLAIN
+    ),
     *(
         Format(name, label, tuple(extensions), f"text/x-{name}", "code")
         for name, label, *extensions in (
@@ -96,6 +121,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _A
 """The supported formats by canonical name."""
 
 _BY_EXTENSION = {extension: each for each in _ALL for extension in each.extensions}
+_TEXTS_BY_NAME = frozenset(
+    """authors changelog changes codeowners contributing contributors copying copyright credits dockerfile
+    gemfile history install jenkinsfile justfile license licence maintainers makefile manifest news notice
+    procfile rakefile readme release security thanks todo vagrantfile version""".split()  # noqa: SIM905 - read as words
+)
+"""Names of text files that have no extension, in lower case."""
 
 
 class UnsupportedFormat(ValueError):
@@ -113,7 +144,7 @@ class UnsupportedFormat(ValueError):
 
 
 def format_of(filename: str, content_type: str = "") -> Format:
-    """Return the format of a file by its extension, in any case.
+    """Return the format of a file by its extension, or by the name of a usual file without one, in any case.
 
     A file of unknown extension is text if its `content_type` is text/plain.
 
@@ -123,6 +154,7 @@ def format_of(filename: str, content_type: str = "") -> Format:
     extension = PurePath(filename).suffix.lower()
     if (known := _BY_EXTENSION.get(extension)) is not None:
         return known
-    if content_type.partition(";")[0].strip().lower() == FORMATS["txt"].mime_type:
+    declared = content_type.partition(";")[0].strip().lower()
+    if PurePath(filename).name.lower() in _TEXTS_BY_NAME or declared == FORMATS["txt"].mime_type:
         return FORMATS["txt"]
     raise UnsupportedFormat(extension)

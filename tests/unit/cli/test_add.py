@@ -12,8 +12,9 @@ from typing import cast
 import msgspec
 import pytest
 
-from kb_cli.add import LEADS_OUT, Adding, Found, Outcome, Progress, Result, status_of, walk
+from kb_cli.add import Adding, Found, Outcome, Progress, Result, status_of, walk
 from kb_cli.client import EngineClient, QueueFull
+from kb_cli.exclusion import HOLDS_CREDENTIALS, LEADS_OUT
 from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_JOB
@@ -142,7 +143,7 @@ def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Pa
     for number in range(30):
         (tmp_path / f"{number}.txt").write_text(str(number))
         (tmp_path / f"{number}.xyz").touch()
-    (tmp_path / "LICENCE").touch()
+    (tmp_path / "core").touch()
     pipe = io.StringIO()
     with Progress(Output(stdout=pipe)) as progress:
         found, _ = walk([tmp_path])
@@ -237,6 +238,31 @@ def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     found, _ = walk([tmp_path / "a.txt", tmp_path, tmp_path / "a.txt"])
     assert [(file.path.name, file.named) for file in found] == [("a.txt", True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("id_rsa", "x"),
+        ("server.PEM", "x"),
+        ("credentials", "x"),
+        ("credentials.json", "{}"),
+        ("prod.env", "A=b"),
+        ("notes.txt", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl"),
+        ("notes.md", "\n-----BEGIN PRIVATE KEY-----\nMII"),
+        ("k", "PuTTY-User-Key-File-3: ssh-ed25519"),
+    ],
+)
+def test_credentials_in_a_folder_are_left_out_unless_they_are_named(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    (tmp_path / "guide.md").write_text("Paste `-----BEGIN PRIVATE KEY-----` here; see environment.")
+    found, left_out = walk([tmp_path])
+    assert [each.path.name for each in found] == ["guide.md"]
+    assert left_out == [Result(str(file), "skipped", reason=HOLDS_CREDENTIALS)]
+    assert [each.path for each in walk([file])[0]] == [file]
 
 
 def test_a_link_out_of_a_folder_is_left_out_unless_it_is_named(tmp_path: Path) -> None:

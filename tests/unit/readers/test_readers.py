@@ -21,7 +21,7 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.grammars import GRAMMARS
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction
 from kb_readers.readers import READERS
-from tests.support.documents import docx_of
+from tests.support.documents import docx_of, odf
 from tests.support.epubs import book
 from tests.support.reading import Read, read_path, refusal
 
@@ -49,10 +49,23 @@ SOUND = {
     "docx": docx_of([("Heading1", "Guide"), ("", "feldspar")]),
     "pptx": pptx(),
     "xlsx": xlsx(),
+    "odt": odf("text", "<text:p>feldspar</text:p>"),
+    "ods": odf(
+        "spreadsheet",
+        "<table:table><table:table-row><table:table-cell><text:p>feldspar</text:p></table:table-cell>"
+        "</table:table-row></table:table>",
+    ),
+    "odp": odf("presentation", "<draw:page><text:p>feldspar</text:p></draw:page>"),
     "csv": b"Stone,Weight\nfeldspar,12.5",
     "html": b"<title>a</title><table><tr><td>feldspar<td>12.5</table>",
     "svg": b"<svg><title>a</title><switch><text>feldspar<tspan x='1' y='2'>c</tspan></text></switch></svg>",
     "rst": b"Stones\n======\n\nfeldspar",
+    "adoc": b"= Stones\n\nfeldspar",
+    "org": b"* Stones\n\nfeldspar",
+    "tex": b"\\section{Stones}\n\nfeldspar",
+    "vtt": b"WEBVTT\n\n00:01.000 --> 00:02.000\nfeldspar",
+    "ipynb": b'{"cells": [{"cell_type": "code", "source": ["feldspar"], "outputs": [{"text": "x"}]}]}',
+    "xml": b"<a><b>feldspar</b></a>",
     "epub": book(**{"OEBPS__text__one a.xhtml": "<p>feldspar</p>"}),
     "eml": b"From: ada@example.org\nSubject: Stones\n\nfeldspar",
     **dict.fromkeys(GRAMMARS, b"class Stone {\n  void feldspar() {}\n}\nfunction weigh() {}\n"),

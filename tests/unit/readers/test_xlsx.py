@@ -33,8 +33,6 @@ SHEET = "xl/worksheets/sheet1.xml"
 STRINGS = "xl/sharedStrings.xml"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
-PLAIN = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
-MACROS = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
 
 
 def saved(book: Workbook) -> bytes:

@@ -1,0 +1,34 @@
+"""Files of a folder that never enter a base: links out of the folder, private keys and credentials.
+
+A file that the user names itself is not checked.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+LEADS_OUT = "it leads out of the folder by a link"
+HOLDS_CREDENTIALS = "it holds a private key or credentials; to add it, name the file itself"
+
+_NAMES = re.compile(
+    r"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|credentials(?:\.\w{1,5})?|\.?(?:netrc|pgpass|htpasswd|npmrc|pypirc)|"
+    r"(?:.*\.)?env(?:\.\w+)?|.*\.(?:pem|key|p12|pfx|ppk|jks|keystore|kdbx)",
+    re.IGNORECASE,
+)
+_PRIVATE_KEY = re.compile(rb"\s*(?:-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File)")
+_HEAD_BYTES = 256
+
+
+def exclusion(file: Path, root: Path) -> str | None:
+    """Return the reason for leaving out a file of a folder, or None; `root` is the folder without links.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not file.resolve().is_relative_to(root):
+        return LEADS_OUT
+    if _NAMES.fullmatch(file.name):
+        return HOLDS_CREDENTIALS
+    with file.open("rb") as content:
+        return HOLDS_CREDENTIALS if _PRIVATE_KEY.match(content.read(_HEAD_BYTES)) else None

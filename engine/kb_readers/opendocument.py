@@ -1,0 +1,223 @@
+"""OpenDocument: texts (ODT), spreadsheets (ODS) and presentations (ODP), from their `content.xml`.
+
+Headings, paragraphs, lists, tables and notes are read in the order of the file; a slide is a page, a sheet a
+table under its name. Repeated empty rows and cells, with which a sheet fills its grid, are left out; deleted
+text and macros are not read.
+"""
+
+from __future__ import annotations
+
+from kb_contracts.api.formats import FORMATS, Format
+from kb_readers.failures import damaged, locked, unsafe
+from kb_readers.markdown import escaped, given_title, one_line, table_row, table_rule, title_of
+from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.xml_files import Archive, Attributes, Handler, value_of
+
+_DEEPEST = 6
+_MOST_REPEATS = 1_000
+"""Maximum repetitions of a cell or row with text."""
+_MOST_CELLS = 1_000_000
+_MOST_COLUMNS = 16_384
+_SKIPPED = frozenset(["tracked-changes", "annotation", "forms", "settings", "sequence-decls"])
+_PARAGRAPHS = frozenset(["p", "h"])
+
+
+def read_odt(data: bytes) -> Extraction:
+    """Return the whole text as one page without a number. Raises ExtractionFailed."""
+    return _read(data, FORMATS["odt"])
+
+
+def read_ods(data: bytes) -> Extraction:
+    """Return the whole workbook as one page without a number. Raises ExtractionFailed."""
+    return _read(data, FORMATS["ods"])
+
+
+def read_odp(data: bytes) -> Extraction:
+    """Return a page for each slide. Raises ExtractionFailed."""
+    return _read(data, FORMATS["odp"])
+
+
+def _read(data: bytes, fmt: Format) -> Extraction:
+    archive = Archive(data, fmt.label)
+    if archive.holds("META-INF/manifest.xml"):
+        manifest = _Manifest()
+        archive.feed("META-INF/manifest.xml", manifest)
+        if manifest.is_encrypted:
+            raise locked(fmt.label)
+    kind = archive.read("mimetype").decode("ascii", "replace").strip() if archive.holds("mimetype") else ""
+    if kind and not kind.startswith(fmt.mime_type):
+        raise damaged(fmt.label, f"its content is {kind[:100]}")
+    about, content = _Title(), _Content(fmt)
+    if archive.holds("meta.xml"):
+        archive.feed("meta.xml", about)
+    archive.feed("content.xml", content)
+    pages = content.finished()
+    title = given_title(about.title) or (title_of(pages[0].text) if pages else None)
+    return Extraction(pages, title, "text_extraction", fmt.mime_type)
+
+
+class _Manifest(Handler):
+    is_encrypted = False
+
+    def start(self, name: str, _attributes: Attributes) -> None:
+        if name == "encryption-data":
+            self.is_encrypted = True
+
+
+class _Title(Handler):
+    title = ""
+    _inside = False
+
+    def start(self, name: str, _attributes: Attributes) -> None:
+        self._inside = name == "title" and not self.title
+
+    def end(self, _name: str) -> None:
+        self._inside = False
+
+    def characters(self, text: str) -> None:
+        if self._inside:
+            self.title += text[:1_000]
+
+
+class _Table:
+    """A table under construction; trailing empty cells and empty rows are left out."""
+
+    def __init__(self, name: str, fmt: Format) -> None:
+        self.name = name
+        self.rows: list[list[str]] = []
+        self.row: list[str] = []
+        self.cell: list[str] | None = None
+        self.row_repeats = self.cell_repeats = 1
+        self._empty = self._cells = 0
+        self._fmt = fmt
+
+    def end_cell(self) -> None:
+        text = one_line(" ".join(self.cell or []))
+        self.cell = None
+        if not text:
+            self._empty += self.cell_repeats
+            return
+        missing = self._empty + min(self.cell_repeats, _MOST_REPEATS)
+        self._cells += missing
+        if len(self.row) + missing > _MOST_COLUMNS:
+            raise unsafe(self._fmt.label, f"more than {_MOST_COLUMNS:,} columns")
+        if self._cells > _MOST_CELLS:
+            raise unsafe(self._fmt.label, f"more than {_MOST_CELLS:,} cells")
+        self.row += [""] * self._empty + [text] * min(self.cell_repeats, _MOST_REPEATS)
+        self._empty = 0
+
+    def end_row(self) -> None:
+        repeats = min(self.row_repeats, _MOST_REPEATS)
+        self._cells += len(self.row) * (repeats - 1)
+        if self._cells > _MOST_CELLS:
+            raise unsafe(self._fmt.label, f"more than {_MOST_CELLS:,} cells")
+        if self.row:
+            self.rows += [self.row] * repeats
+        self.row, self._empty = [], 0
+
+    def lines(self) -> list[str]:
+        """Return the table as Markdown, its first row as the header."""
+        if not self.rows:
+            return []
+        columns = max(map(len, self.rows))
+        header, *rows = (row + [""] * (columns - len(row)) for row in self.rows)
+        return [table_row(header), table_rule(columns), *map(table_row, rows)]
+
+
+class _Content(Handler):
+    """The pages of a file, built from the events of its content."""
+
+    def __init__(self, fmt: Format) -> None:
+        self._fmt = fmt
+        self._budget = TextBudget()
+        self._pages: list[Page] = []
+        self._parts: list[str] = []
+        self._paragraphs: list[tuple[int, list[str]]] = []
+        """Paragraphs under construction, innermost last, with their heading levels; 0 is no heading."""
+        self._tables: list[_Table] = []
+        self._skipped = self._lists = self._notes = 0
+
+    def finished(self) -> list[Page]:
+        """Return the pages of the complete file."""
+        if self._fmt.name != "odp":
+            self._end_page(None)
+        return self._pages
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if self._skipped or name in _SKIPPED:
+            self._skipped += 1
+        elif name in _PARAGRAPHS:
+            level = value_of(attributes, "outline-level") if name == "h" else "0"
+            self._paragraphs.append((min(int(level), _DEEPEST) if level.isdecimal() else 1, []))
+        elif name == "list":
+            self._lists += 1
+        elif name == "note":
+            self._notes += 1
+        elif name == "table":
+            self._tables.append(_Table(value_of(attributes, "name"), self._fmt))
+        elif name == "table-row" and self._tables:
+            self._tables[-1].row_repeats = _count(attributes, "number-rows-repeated")
+        elif name in ("table-cell", "covered-table-cell") and self._tables:
+            self._tables[-1].cell = []
+            self._tables[-1].cell_repeats = _count(attributes, "number-columns-repeated")
+        elif self._paragraphs and name in ("s", "tab", "line-break"):
+            self._paragraphs[-1][1].append(" ")
+
+    def end(self, name: str) -> None:
+        if self._skipped:
+            self._skipped -= 1
+        elif name in _PARAGRAPHS and self._paragraphs:
+            level, pieces = self._paragraphs.pop()
+            self._add(level, one_line("".join(pieces)))
+        elif name == "list":
+            self._lists -= 1
+        elif name == "note":
+            self._notes -= 1
+        elif name in ("table-cell", "covered-table-cell") and self._tables:
+            self._tables[-1].end_cell()
+        elif name == "table-row" and self._tables:
+            self._tables[-1].end_row()
+        elif name == "table" and self._tables:
+            self._end_table(self._tables.pop())
+        elif name == "page" and self._fmt.name == "odp":
+            self._end_page(len(self._pages) + 1)
+
+    def characters(self, text: str) -> None:
+        if self._paragraphs and not self._skipped:
+            self._budget.spend(text)
+            self._paragraphs[-1][1].append(text)
+
+    def _add(self, level: int, text: str) -> None:
+        """Add a paragraph to its cell, to the paragraph that its note belongs to, or to the page."""
+        if not text:
+            return
+        if self._paragraphs and self._notes:
+            self._paragraphs[-1][1].append(f" ({text}) ")
+        elif self._tables and (cell := self._tables[-1].cell) is not None:
+            cell.append(text)
+        elif level:
+            self._parts.append(f"{'#' * level} {text}")
+        else:
+            self._parts.append(f"{'  ' * (self._lists - 1)}- {text}" if self._lists else escaped(text))
+
+    def _end_table(self, table: _Table) -> None:
+        lines = table.lines()
+        if not lines:
+            return
+        for line in lines:
+            self._budget.spend(line)
+        if self._tables and (cell := self._tables[-1].cell) is not None:
+            cell += [text for row in table.rows for text in row]
+            return
+        if self._fmt.name == "ods":
+            self._parts.append(f"# {one_line(table.name)}")
+        self._parts.append("\n".join(lines))
+
+    def _end_page(self, number: int | None) -> None:
+        self._pages.append(Page(number, "\n\n".join(self._parts)))
+        self._parts = []
+
+
+def _count(attributes: Attributes, name: str) -> int:
+    repeats = value_of(attributes, name)
+    return max(1, int(repeats)) if repeats.isascii() and repeats.isdecimal() and len(repeats) < 9 else 1

@@ -1,0 +1,107 @@
+"""AsciiDoc, Org and LaTeX: section titles as Markdown headings, and the rest unchanged.
+
+Nothing is run or included: macros and directives are text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.markdown import escaped, given_title, title_of
+from kb_readers.model import Extraction, Page
+from kb_readers.text import decode, encoding_by_mark
+
+_DEEPEST = 6
+
+_ASCIIDOC = re.compile(r"(={1,6}|#{1,6})[ \t]+(\S.*)")
+_ASCIIDOC_BLOCK = re.compile(r"-{4,}|\.{4,}|\+{4,}|/{4,}|`{3,}")
+_ORG = re.compile(r"(\*{1,20})[ \t]+(?:(?:TODO|DONE)[ \t]+)?(\S.*)")
+_ORG_TAGS = re.compile(r"[ \t]+:[\w@#%:]+:[ \t]*$")
+_ORG_TITLE = re.compile(r"#\+title:[ \t]*(\S.*)", re.IGNORECASE)
+_ORG_BLOCK = re.compile(r"[ \t]*#\+(begin|end)_(\w+)", re.IGNORECASE)
+_LATEX = re.compile(
+    r"\s*\\(part|chapter|section|subsection|subsubsection|paragraph|subparagraph)\*?"
+    r"(?:\[[^\]]{0,500}\])?\{((?:[^{}]|\{[^{}]{0,500}\}){1,500})\}"
+)
+_LATEX_LEVELS = {
+    "part": 1, "chapter": 1, "section": 2, "subsection": 3, "subsubsection": 4, "paragraph": 5,
+    "subparagraph": 6,
+}  # fmt: skip
+_LATEX_TITLE = re.compile(r"\\title(?:\[[^\]]{0,500}\])?\s{0,10}\{((?:[^{}]|\{[^{}]{0,500}\}){1,500})\}")
+_LATEX_VERBATIM = re.compile(r"\s*\\(begin|end)\{(verbatim|lstlisting|minted)\*?\}")
+_LATEX_COMMAND = re.compile(r"\\\\|\\[a-zA-Z]+\*?|[{}]|~")
+
+
+def read_asciidoc(data: bytes) -> Extraction:
+    """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
+    return _read(data, "adoc", _asciidoc)
+
+
+def read_org(data: bytes) -> Extraction:
+    """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
+    return _read(data, "org", _org, _ORG_TITLE)
+
+
+def read_latex(data: bytes) -> Extraction:
+    """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
+    return _read(data, "tex", _latex, _LATEX_TITLE)
+
+
+def _read(
+    data: bytes,
+    name: str,
+    lines: Callable[[list[str]], Iterator[str]],
+    declared: re.Pattern[str] | None = None,
+) -> Extraction:
+    source = decode(data, encoding_by_mark(data) or "utf-8")
+    text = "\n".join(lines(source.splitlines()))
+    title = declared.search(source) if declared is not None else None
+    known = given_title(_plain(title[1])) if title is not None else None
+    return Extraction([Page(None, text)], known or title_of(text), "text_extraction", FORMATS[name].mime_type)
+
+
+def _asciidoc(lines: list[str]) -> Iterator[str]:
+    """Yield the lines. A delimited block ends with the line that began it."""
+    block = ""
+    for line in lines:
+        bare = line.rstrip()
+        if block or _ASCIIDOC_BLOCK.fullmatch(bare):
+            block = "" if bare == block else block or bare
+            yield escaped(line)
+        elif (found := _ASCIIDOC.fullmatch(bare)) is not None:
+            yield f"{'#' * len(found[1])} {found[2]}"
+        else:
+            yield escaped(line)
+
+
+def _org(lines: list[str]) -> Iterator[str]:
+    block = ""
+    for line in lines:
+        if (mark := _ORG_BLOCK.match(line)) is not None:
+            opens, name = mark[1].lower() == "begin", mark[2].lower()
+            block = (block or name) if opens else ("" if name == block else block)
+            yield escaped(line)
+        elif not block and (found := _ORG.fullmatch(line.rstrip())) is not None:
+            yield f"{'#' * min(len(found[1]), _DEEPEST)} {_ORG_TAGS.sub('', found[2])}"
+        else:
+            yield escaped(line)
+
+
+def _latex(lines: list[str]) -> Iterator[str]:
+    verbatim = ""
+    for line in lines:
+        if (mark := _LATEX_VERBATIM.match(line)) is not None:
+            verbatim = mark[2] if mark[1] == "begin" else ""
+            yield line
+        elif not verbatim and (found := _LATEX.match(line)) is not None:
+            yield f"{'#' * _LATEX_LEVELS[found[1]]} {_plain(found[2])}"
+            if rest := line[found.end() :].strip():
+                yield escaped(rest)
+        else:
+            yield escaped(line)
+
+
+def _plain(title: str) -> str:
+    return " ".join(_LATEX_COMMAND.sub(" ", title).split())

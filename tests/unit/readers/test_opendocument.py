@@ -1,0 +1,87 @@
+"""OpenDocument: texts, spreadsheets and presentations, without trust in the file."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from kb_readers import xml_files
+from kb_readers.opendocument import read_odp, read_ods, read_odt
+from tests.support.documents import ODF_NAMESPACES, encrypted, odf
+from tests.support.reading import Read, only_text, refusal
+
+refused = partial(refusal, read_odt)
+
+
+def row(*cells: str, repeated: int = 1) -> str:
+    inside = "".join(f"<table:table-cell><text:p>{cell}</text:p></table:table-cell>" for cell in cells)
+    filler = '<table:table-cell table:number-columns-repeated="16000"/>'
+    return f'<table:table-row table:number-rows-repeated="{repeated}">{inside}{filler}</table:table-row>'
+
+
+def sheet(*rows: str) -> str:
+    return f'<table:table table:name="Sums">{"".join(rows)}</table:table>'
+
+
+def test_an_odt_keeps_headings_lists_tables_and_notes_in_order() -> None:
+    note = "<text:note><text:note-body><text:p>of quartz</text:p></text:note-body></text:note>"
+    body = (
+        "<text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>"
+        '<text:h text:outline-level="2">Hard</text:h>'
+        f"<text:p>Granite<text:s/>is{note} grey.</text:p>"
+        "<text:list><text:list-item><text:p>chalk</text:p></text:list-item></text:list>"
+        f"{sheet(row('stone', 'kg'), row('granite', '12 kg'))}"
+    )
+    meta = f"<office:meta {ODF_NAMESPACES}><dc:title>Of Stones</dc:title></office:meta>"
+    found = read_odt(odf("text", body, meta=meta))
+    assert found.title == "Of Stones"
+    assert found.pages[0].text == (
+        "## Hard\n\nGranite is (of quartz) grey.\n\n- chalk\n\n"
+        "| stone | kg |\n| --- | --- |\n| granite | 12 kg |"
+    )
+
+
+def test_an_ods_leaves_out_the_empty_grid_and_repeats_equal_rows() -> None:
+    data = odf("spreadsheet", sheet(row("stone"), row("a|b", repeated=2), row(repeated=1_000_000)))
+    assert only_text(read_ods, data) == "# Sums\n\n| stone |\n| --- |\n| a\\|b |\n| a\\|b |"
+
+
+def test_a_slide_of_an_odp_is_a_page() -> None:
+    pages = "".join(f"<draw:page><text:p>{text}</text:p></draw:page>" for text in ("Hard", "Soft"))
+    assert [(page.number, page.text) for page in read_odp(odf("presentation", pages)).pages] == [
+        (1, "Hard"),
+        (2, "Soft"),
+    ]
+
+
+MANIFEST = '<m><file-entry><encryption-data checksum="x"/></file-entry></m>'
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "word"),
+    [
+        (b"", "file_corrupt", "damaged"),
+        (odf("spreadsheet", ""), "file_corrupt", "opendocument.spreadsheet"),
+        (odf("text", "", META_INF__manifest=MANIFEST), "file_encrypted", "password"),
+        (encrypted(odf("text", ""), "content.xml"), "file_encrypted", "password"),
+        (odf("text", "<text:p>"), "file_corrupt", "damaged"),
+        (odf("text", "<text:p>" * 2_000), "extraction_failed", "deep"),
+    ],
+)
+def test_an_odt_that_cannot_be_read_says_why(data: bytes, code: str, word: str) -> None:
+    failed = refused(data)
+    assert (failed.code, word in failed.message) == (code, True), failed.message
+
+
+@pytest.mark.parametrize("read", [read_odt, read_ods])
+def test_a_sheet_of_repeated_cells_is_bounded(read: Read) -> None:
+    cell = '<table:table-cell table:number-columns-repeated="99999999"><text:p>x</text:p></table:table-cell>'
+    many = f'<table:table-row table:number-rows-repeated="99999999">{cell * 9}</table:table-row>'
+    kind = "text" if read is read_odt else "spreadsheet"
+    assert "cells" in refusal(read, odf(kind, sheet(many))).message
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xml_files, "MOST_UNPACKED_BYTES", 1 << 16)
+    assert "unpacks" in refused(odf("text", f"<text:p>{'x' * (1 << 17)}</text:p>")).message

@@ -1,0 +1,98 @@
+"""AsciiDoc, Org, LaTeX, subtitles, notebooks and XML: their headings, texts and refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kb_readers.failures import ExtractionFailed
+from kb_readers.notebook import read_notebook
+from kb_readers.outlines import read_asciidoc, read_latex, read_org
+from kb_readers.subtitles import read_subtitles
+from kb_readers.xml_text import read_xml
+from tests.support.reading import Read, only_text, refusal
+
+
+@pytest.mark.parametrize(
+    ("read", "source", "title", "text"),
+    [
+        (read_asciidoc, "= Stones\n\n== Hard\nx\n", "Stones", "# Stones\n\n## Hard\nx"),
+        (read_asciidoc, "----\n== code\n----\n== Soft", None, "\\----\n== code\n\\----\n## Soft"),
+        (read_asciidoc, "# Stones", "Stones", "# Stones"),
+        (read_org, "#+TITLE: Of Stones\n* TODO Hard :a:b:\n** Soft", "Of Stones",
+         "#+TITLE: Of Stones\n# Hard\n## Soft"),
+        (read_org, "#+begin_src\n* code\n#+end_src\n* A", "A", "#+begin_src\n* code\n#+end_src\n# A"),
+        (read_org, "*bold* text\n# a comment", None, "*bold* text\n\\# a comment"),
+        (read_latex, "\\title{Of \\emph{Stones}}\n\\section*{Hard {R}}\\label{h}", "Of Stones",
+         "\\title{Of \\emph{Stones}}\n## Hard R\n\\label{h}"),
+        (read_latex, "\\begin{verbatim}\n\\section{A}\n\\end{verbatim}\n\\chapter[s]{B}", "B",
+         "\\begin{verbatim}\n\\section{A}\n\\end{verbatim}\n# B"),
+        (read_latex, "\\section{" + "{" * 600, None, "\\section{" + "{" * 600),
+        (read_subtitles, "WEBVTT\n\n00:01.000 --> 00:02.000\n<v Ann>Hard &amp; <b>soft</b>\n", None,
+         "## 00:00\n\nAnn: Hard & soft"),
+        (read_subtitles, "1\n1:02:03,000 --> 1:02:04,000\nHard\n\n1:02:04,000 --> 1:02:05,000\nHard\nSoft\n",
+         None, "## 01:02\n\nHard\nSoft"),
+        (read_subtitles, "WEBVTT\n\nNOTE left out\n", None, ""),
+        (read_xml, '<a x="1">Hard <b>stones</b># soft</a>', None, "Hard\nstones\n\\# soft"),
+    ],
+)  # fmt: skip
+def test_sections_of_a_marked_text_are_headings(
+    read: Read, source: str, title: str | None, text: str
+) -> None:
+    assert only_text(read, source.encode()) == text
+    assert read(source.encode()).title == title
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ('<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>', "entities"),
+        ('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', "entities"),
+        ('<!DOCTYPE a [<!ENTITY % x SYSTEM "http://127.0.0.1/">%x;]><a/>', "entities"),
+        ("<a>" * 2_000, "deep"),
+        ("<a>", "damaged"),
+        ("", "damaged"),
+    ],
+)
+def test_hostile_and_damaged_xml_is_refused_with_a_reason(source: str, word: str) -> None:
+    assert word in refusal(read_xml, source.encode()).message
+
+
+def notebook(*cells: object, **more: object) -> bytes:
+    return json.dumps({"cells": cells, "metadata": {"language_info": {"name": "python"}}, **more}).encode()
+
+
+def test_a_notebook_is_its_cells_and_the_text_of_their_outputs() -> None:
+    found = read_notebook(
+        notebook(
+            {"cell_type": "markdown", "source": ["# Stones\n", "Granite."]},
+            {
+                "cell_type": "code",
+                "source": "weigh()",
+                "outputs": [
+                    {"output_type": "stream", "text": ["7\n"]},
+                    {"output_type": "execute_result", "data": {"text/plain": "'kg'", "image/png": "iVBO"}},
+                    {"output_type": "error", "ename": "ValueError", "evalue": "too \x1b[31mheavy\x1b[0m"},
+                ],
+            },
+        )
+    )
+    assert found.title == "Stones"
+    assert found.pages[0].text == (
+        "# Stones\nGranite.\n\n```python\nweigh()\n```\n\n```\n7\n```\n\n```\n'kg'\n```\n\n"
+        "```\nValueError: too heavy\n```"
+    )
+
+
+def test_a_notebook_of_format_3_is_read() -> None:
+    old = {
+        "worksheets": [{"cells": [{"cell_type": "heading", "level": 2, "source": "Hard"}, {"input": "x"}]}]
+    }
+    assert only_text(read_notebook, json.dumps(old).encode()) == "## Hard\n\n```\nx\n```"
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"cells": 1}', b'{"cells":' * 2_000 + b"["])
+def test_a_damaged_notebook_is_refused(data: bytes) -> None:
+    with pytest.raises(ExtractionFailed):
+        read_notebook(data)

@@ -244,7 +244,7 @@ def test_a_file_that_stands_as_it_was_is_not_read_again(
 
     monkeypatch.setattr(Path, "open", noted)
     second = folder.listed()
-    assert read == ["b.md"]
+    assert set(read) == {"b.md"}
     source = str(tmp_path / "a.md")
     assert second.digests[source] == first.digests[source]
 

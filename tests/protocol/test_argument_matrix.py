@@ -69,23 +69,22 @@ def values(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "JSON text", "{}"
 
 
-async def wrongly_answered(tools: EveryTool, era: str = MODERN) -> list[tuple[str, str, str, Any]]:
+async def wrongly_answered(tools: EveryTool) -> list[tuple[str, str, str, Any]]:
     """Return the cells whose answers disagree with `REFUSED`."""
     wrong = []
     for cell in cells(tools.toolsets):
         given = await CALLS[cell.tool](tools)
         is_given_as_text = cell.kind == "as text" and cell.parameter in given
         value = json.dumps(given[cell.parameter]) if is_given_as_text else cell.value
-        result = await tools.result(cell.toolset, cell.tool, {**given, cell.parameter: value}, era)
+        result = await tools.result(cell.toolset, cell.tool, {**given, cell.parameter: value})
         place = (cell.tool, cell.parameter, cell.kind)
         if result["isError"] != (place in REFUSED):
             wrong.append((*place, result["content"][0]["text"]))
     return wrong
 
 
-@pytest.mark.parametrize("era", [LATEST_HANDSHAKE, MODERN])
-async def test_optional_parameters_are_understood_over_http(base: Base, era: str) -> None:
-    assert await wrongly_answered(base, era) == []
+async def test_optional_parameters_are_understood_over_http(base: Base) -> None:
+    assert await wrongly_answered(base) == []
 
 
 @dataclass

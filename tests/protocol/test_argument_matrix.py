@@ -69,23 +69,22 @@ def values(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "JSON text", "{}"
 
 
-async def wrongly_answered(tools: EveryTool, era: str = MODERN) -> list[tuple[str, str, str, Any]]:
+async def wrongly_answered(tools: EveryTool) -> list[tuple[str, str, str, Any]]:
     """Return the cells whose answers disagree with `REFUSED`."""
     wrong = []
     for cell in cells(tools.toolsets):
         given = await CALLS[cell.tool](tools)
         is_given_as_text = cell.kind == "as text" and cell.parameter in given
         value = json.dumps(given[cell.parameter]) if is_given_as_text else cell.value
-        result = await tools.result(cell.toolset, cell.tool, {**given, cell.parameter: value}, era)
+        result = await tools.result(cell.toolset, cell.tool, {**given, cell.parameter: value})
         place = (cell.tool, cell.parameter, cell.kind)
         if result["isError"] != (place in REFUSED):
             wrong.append((*place, result["content"][0]["text"]))
     return wrong
 
 
-@pytest.mark.parametrize("era", [LATEST_HANDSHAKE, MODERN])
-async def test_optional_parameters_are_understood_over_http(base: Base, era: str) -> None:
-    assert await wrongly_answered(base, era) == []
+async def test_optional_parameters_are_understood_over_http(base: Base) -> None:
+    assert await wrongly_answered(base) == []
 
 
 @dataclass
@@ -157,22 +156,21 @@ async def test_required_parameters_that_are_null_are_missing(base: Base) -> None
                 assert told["error"] == wanted, (tool.name, parameter, told)
 
 
-@pytest.mark.parametrize(
-    ("tool", "named", "meant"),
-    [
+async def test_a_parameter_of_another_name_is_answered_with_the_one_that_is_meant(
+    base: Base, subtests: pytest.Subtests
+) -> None:
+    misnamed: tuple[tuple[str, dict[str, Any], str], ...] = (
         *(("kb_search", {name: 5, "query": "granite"}, "top") for name in ("limit", "k", "top_k")),
         *(("kb_search", {name: "granite"}, "query") for name in ("q", "text", "content")),
         ("kb_addnote", {"content": "granite"}, "text"),
         ("kb_get", {"id": 5}, "document_id"),
         ("kb_jobs", {"id": "5"}, "job_id"),
         ("kb_jobs", {"top": 5}, "limit"),
-    ],
-)
-async def test_a_parameter_of_another_name_is_answered_with_the_one_that_is_meant(
-    base: Base, tool: str, named: dict[str, Any], meant: str
-) -> None:
-    result = await base.result("kb", tool, named)
-    assert f"Did you mean `{meant}`?" in json.loads(result["content"][0]["text"])["message"]
+    )
+    for tool, named, meant in misnamed:
+        with subtests.test(tool=tool, named=named):
+            result = await base.result("kb", tool, named)
+            assert f"Did you mean `{meant}`?" in json.loads(result["content"][0]["text"])["message"]
 
 
 async def test_what_hosts_add_is_dropped(base: Base) -> None:

@@ -142,26 +142,21 @@ async def test_progress_is_streamed_under_the_callers_token(
 
 
 @pytest.mark.requirement("N68", "N69", "N70", "N71")
-@pytest.mark.parametrize(
-    ("body", "code", "error_type"),
-    [
+async def test_errors_of_the_protocol_have_their_codes(served: Served, subtests: pytest.Subtests) -> None:
+    for body, code, error_type in (
         (b'{"jsonrpc": "2.0", "id": "1", "method"', -32700, "parse_error"),
         (b'{"jsonrpc": "1.0", "id": "1", "method": "ping"}', -32600, "invalid_request"),
         (b'{"jsonrpc": "2.0", "id": "1", "method": 5}', -32600, "invalid_request"),
         (b'{"jsonrpc": "2.0", "id": "1", "method": "tools/forget"}', -32601, "method_not_found"),
         (b'{"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {}}', -32602, "invalid_params"),
         (b'{"jsonrpc": "2.0", "id": "1", "method": "tools/cancel"}', -32602, "invalid_params"),
-    ],
-)
-async def test_errors_of_the_protocol_have_their_codes(
-    served: Served, body: bytes, code: int, error_type: str
-) -> None:
-    response = await served.http.post("/mcp", content=body, headers=PLAIN)
-    answer = response.json()
-    assert answer["jsonrpc"] == "2.0"
-    assert answer["error"]["code"] == code
-    assert answer["error"]["message"]
-    assert answer["error"]["data"]["error_type"] == error_type
+    ):
+        with subtests.test(body=body.decode()):
+            answer = (await served.http.post("/mcp", content=body, headers=PLAIN)).json()
+            assert answer["jsonrpc"] == "2.0"
+            assert answer["error"]["code"] == code
+            assert answer["error"]["message"]
+            assert answer["error"]["data"]["error_type"] == error_type
 
 
 @pytest.mark.requirement("N72")
@@ -242,14 +237,14 @@ async def test_what_cannot_be_cancelled_is_an_error_of_the_protocol(
     assert error["data"] == {"error_type": error_type, "details": details}
 
 
-@pytest.mark.parametrize("params", [{"taskId": NOBODY}, {"taskId": 5}, {}, None])
 async def test_a_notification_that_cancels_nothing_is_accepted_all_the_same(
-    served: Served, params: dict[str, Any] | None
+    served: Served, subtests: pytest.Subtests
 ) -> None:
     """There is no answer to a notification; the failure is logged."""
-    message = {"jsonrpc": "2.0", "method": "tools/cancel", **({"params": params} if params else {})}
-    response = await served.post(message)
-    assert response.status_code == 202
+    for params in ({"params": {"taskId": NOBODY}}, {"params": {"taskId": 5}}, {}):
+        with subtests.test(params=params):
+            response = await served.post({"jsonrpc": "2.0", "method": "tools/cancel", **params})
+            assert response.status_code == 202
 
 
 async def test_without_tasks_there_is_no_such_method(serve: Serve) -> None:

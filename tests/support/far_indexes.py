@@ -7,22 +7,25 @@ parameters are many.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
 from kb_engine.index.port import IndexStats
-from tests.support.qdrant import QdrantServer, serving
-from tests.support.qdrant_cores import REAL_URL, core_of
 from tests.support.remote_index import Server
 from tests.support.scope import rows
 
-FarServer = Server | QdrantServer
+if TYPE_CHECKING:
+    from tests.support.qdrant import QdrantServer
+
+FarServer: TypeAlias = "Server | QdrantServer"
 
 QDRANT = tuple(
     pytest.param(kind, marks=pytest.mark.process)
-    for kind in (*rows("edge", whole=["local"]), *(["real"] if REAL_URL else []))
+    for kind in (*rows("edge", whole=["local"]), *(["real"] if os.environ.get("QDRANT_URL") else []))
 )
 """Qdrant's core; in a whole run also the Python model of it in qdrant-client."""
 FAR = ("remote", *QDRANT)
@@ -35,6 +38,10 @@ async def far_away(kind: str) -> AsyncIterator[FarServer]:
     if kind == "remote":
         yield Server()
         return
+    # Imported for Qdrant alone, since it takes a second.
+    from tests.support.qdrant import serving
+    from tests.support.qdrant_cores import core_of
+
     async with serving(core_of(kind)) as server:
         yield server
 

@@ -7,9 +7,7 @@ pronouns up to 6 times.
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -39,6 +37,11 @@ PRONOUNS = re.compile(
 """Not the value `None`."""
 OPENING = re.compile(r"(What|Whether|Who|Whose|How|As|Of|So|Where|That|By what|In what)\b")
 _CODE = re.compile(r"```.*?```|`[^`]*`", re.S)
+_STRING_OR_COMMENT = re.compile(
+    r""""{3}(?:\\.|[^\\])*?"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(#[^\n]*)""",
+    re.S,
+)
+"""A string, or a comment as its group; a tenth of the time of `tokenize`."""
 _DIRECTIVE = re.compile(r"#\s*(noqa|type:|fmt:|pragma|pylint|!|-|=)")
 
 
@@ -53,10 +56,9 @@ def docstrings(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
 
 
 def comments(source: str) -> Iterator[str]:
-    if "#" in source:
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT and not _DIRECTIVE.match(token.string):
-                yield token.string.lstrip("# ")
+    for found in _STRING_OR_COMMENT.finditer(source):
+        if (comment := found[1]) and not _DIRECTIVE.match(comment):
+            yield comment.lstrip("# ")
 
 
 def files(part: str) -> list[Path]:

@@ -48,14 +48,20 @@ def check(kb: Kb, home: Path, *arguments: str) -> tuple[int, dict[str, Any], str
     return status, json.loads(out), error
 
 
-def find(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, query: str, mode: str) -> list[Any]:
+QUERIES = (("basalt", "fts"), ("what is hard and grey", "vector"), ("granite", "hybrid"))
+
+
+def find(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The sorted results of each query."""
     with engines.engine(home, api_key=KEY) as url:
         monkeypatch.setenv("KB_ENGINE_URL", url)
-        results = kb.json("search", query, "--mode", mode, "--top", "50")["results"]
-    return [
-        (each["document"]["id"], each["chunk"]["index"], each["chunk"]["text"], each["score"])
-        for each in results
-    ]
+        return [
+            sorted(
+                (each["document"]["id"], each["chunk"]["index"], each["chunk"]["text"], each["score"])
+                for each in kb.json("search", query, "--mode", mode, "--top", "50")["results"]
+            )
+            for query, mode in QUERIES
+        ]
 
 
 def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
@@ -83,8 +89,7 @@ def test_what_is_derived_is_made_again(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, statement: str, number: int, fault: str, deep: bool
 ) -> None:
     """Damage is reported without `--repair` and repaired with it; searches then return the same as before."""
-    queries = [("basalt", "fts"), ("what is hard and grey", "vector"), ("granite", "hybrid")]
-    before = [sorted(find(kb, home, monkeypatch, *query)) for query in queries]
+    before = find(kb, home, monkeypatch)
     hurt(home, statement)
     flags = ("--deep",) if deep else ()
     if deep:
@@ -95,7 +100,7 @@ def test_what_is_derived_is_made_again(
     status, answer, error = check(kb, home, *flags, "--repair")
     assert (status, answer["hurt"][0]["repaired"], error.endswith("repaired\n")) == (Exit.OK, True, True)
     assert check(kb, home, "--deep")[0] == Exit.OK
-    assert [sorted(find(kb, home, monkeypatch, *query)) for query in queries] == before
+    assert find(kb, home, monkeypatch) == before
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,41 +161,43 @@ def test_a_collection_is_exported_alone_and_read_by_people(
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda out: (out / "kb-export.json").unlink(), "not a complete export"),
-        (lambda out: (out / "kb-export.json").write_text("{}"), "missing required field"),
-        (lambda out: edit(out / "kb-export.json", format=2), "Use a later kb"),
-        (lambda out: edit(out / "kb-export.json", documents=9), "9 documents were exported, and 1"),
-        (lambda out: next(out.glob("*/*.md")).write_text("other"), "was changed since"),
-        (lambda out: next(out.glob("*/*.md")).unlink(), "No such file"),
-        (lambda out: edit_one(out, tags=["a/b"]), "tags"),
-        (lambda out: edit_one(out, uid="../../etc"), "uid"),
-        (lambda out: edit_one(out, created_at="2026-13-01T00:00:00Z"), "month"),
-        (lambda out: edit_one(out, created_at="2026-01-01"), "without a zone"),
-        (
-            lambda out: edit_one(out, passages=[{"start": 0, "end": 99, "page": None, "heading": None}]),
-            "within",
-        ),
-        (
-            lambda out: edit_one(out, passages=[{"start": 3, "end": 3, "page": None, "heading": None}]),
-            "within",
-        ),
-        (lambda out: next(out.glob("*/*.json")).write_text("[" * 100_000), "json"),
-    ],
+CHANGES: tuple[tuple[Callable[[Path], Any], str], ...] = (
+    (lambda out: (out / "kb-export.json").unlink(), "not a complete export"),
+    (lambda out: (out / "kb-export.json").write_text("{}"), "missing required field"),
+    (lambda out: edit(out / "kb-export.json", format=2), "Use a later kb"),
+    (lambda out: edit(out / "kb-export.json", documents=9), "9 documents were exported, and 1"),
+    (lambda out: next(out.glob("*/*.md")).write_text("other"), "was changed since"),
+    (lambda out: next(out.glob("*/*.md")).unlink(), "No such file"),
+    (lambda out: edit_one(out, tags=["a/b"]), "tags"),
+    (lambda out: edit_one(out, uid="../../etc"), "uid"),
+    (lambda out: edit_one(out, created_at="2026-13-01T00:00:00Z"), "month"),
+    (lambda out: edit_one(out, created_at="2026-01-01"), "without a zone"),
+    (
+        lambda out: edit_one(out, passages=[{"start": 0, "end": 99, "page": None, "heading": None}]),
+        "within",
+    ),
+    (
+        lambda out: edit_one(out, passages=[{"start": 3, "end": 3, "page": None, "heading": None}]),
+        "within",
+    ),
+    (lambda out: next(out.glob("*/*.json")).write_text("[" * 100_000), "json"),
 )
-def test_what_is_no_export_or_was_changed_is_refused_by_name(
-    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, words: str
+
+
+def test_an_incomplete_or_changed_export_is_refused_by_name(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     with running(tmp_path / "one", monkeypatch):
         kb.note("granite")
         exported(kb, tmp_path / "out")
-    change(tmp_path / "out")
-    status, out, error = import_(kb, tmp_path / "out", tmp_path / "two")
-    assert status in (Exit.FAILED, Exit.PARTLY)
-    assert words in error
-    assert "1 documents imported" not in out or "9 documents" in error
+    for number, (change, words) in enumerate(CHANGES):
+        changed = shutil.copytree(tmp_path / "out", tmp_path / f"changed-{number}")
+        with subtests.test(number=number, words=words):
+            change(changed)
+            status, out, error = import_(kb, changed, tmp_path / f"imported-{number}")
+            assert status in (Exit.FAILED, Exit.PARTLY)
+            assert words in error
+            assert "1 documents imported" not in out or "9 documents" in error
 
 
 def test_a_document_with_more_tags_than_it_may_have_is_imported(

@@ -230,6 +230,7 @@ def run(complaints: list[str]) -> Run:
     )
 
 
+@pytest.mark.process
 def test_the_clean_up_phase_is_marked_in_every_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is what comes after the load."""
     marked: list[tuple[str, float, float]] = []
@@ -331,6 +332,7 @@ def test_this_machine_is_described() -> None:
     assert str(machine.cores) in machine.line()
 
 
+@pytest.mark.process
 def test_a_plot_is_a_small_png(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "hosts.png"

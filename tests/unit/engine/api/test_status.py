@@ -12,8 +12,6 @@ from aiohttp.test_utils import TestClient, TestServer
 from kb_engine.app import ENGINE, create_app
 from kb_engine.settings import EngineSettings
 from tests.support.eventually import eventually_async
-from tests.support.qdrant import serving
-from tests.support.qdrant_cores import core_of
 
 Client = TestClient[web.Request, web.Application]
 
@@ -46,6 +44,9 @@ async def test_what_is_hurt_and_what_made_room_is_an_issue(
 @pytest.mark.process
 async def test_an_index_that_cannot_be_asked_is_an_issue_until_it_can(tmp_path: Path) -> None:
     """`/status` gives the reason, `/readyz` does not."""
+    from tests.support.qdrant import serving  # a second of imports, for this test alone
+    from tests.support.qdrant_cores import core_of
+
     async with serving(core_of("edge")) as qdrant:
         settings = EngineSettings(home=tmp_path, embedder="hash", index="qdrant", qdrant=qdrant.settings())
         async with TestClient(TestServer(await create_app(settings))) as client:

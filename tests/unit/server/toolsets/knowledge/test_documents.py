@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -129,19 +130,19 @@ async def test_without_a_confirmation_it_is_only_shown(
 
 
 @pytest.mark.requirement("N31", "N36")
-@pytest.mark.parametrize("document_id", [NOBODY, "uuid-v4-doc-id", "1", " "])
-@pytest.mark.parametrize("confirm", [True, False])
 async def test_a_document_that_is_not_there_is_not_found(
-    knowledge: Knowledge, document_id: str, confirm: bool
+    knowledge: Knowledge, subtests: pytest.Subtests
 ) -> None:
     """By its id, which is a UUID; the engine's own numbers are not accepted."""
     await knowledge.added("bees.html")
-    assert await knowledge.refused("knowledge-remove", document_id=document_id, confirm=confirm) == {
-        "success": False,
-        "error": "document_not_found",
-        "message": f"Document with ID '{document_id}' not found",
-        "document_id": document_id,
-    }
+    for document_id, confirm in product((NOBODY, "uuid-v4-doc-id", "1", " "), (True, False)):
+        with subtests.test(document_id=document_id, confirm=confirm):
+            assert await knowledge.refused("knowledge-remove", document_id=document_id, confirm=confirm) == {
+                "success": False,
+                "error": "document_not_found",
+                "message": f"Document with ID '{document_id}' not found",
+                "document_id": document_id,
+            }
 
 
 # --- knowledge-clear ------------------------------------------------------------------------------
@@ -172,9 +173,11 @@ async def test_tasks_under_way_are_cancelled_with_it(knowledge: Knowledge) -> No
 
 
 @pytest.mark.requirement("N47", "N48", "N50", "N51")
-@pytest.mark.parametrize(
-    "arguments",
-    [
+async def test_nothing_is_cleared_without_both_confirmations(
+    knowledge: Knowledge, subtests: pytest.Subtests
+) -> None:
+    await knowledge.added("a.html")
+    unconfirmed: tuple[dict[str, Any], ...] = (
         {},
         {"confirm": True},
         {"confirmation_phrase": "DELETE ALL"},
@@ -182,21 +185,18 @@ async def test_tasks_under_way_are_cancelled_with_it(knowledge: Knowledge) -> No
         {"confirm": True, "confirmation_phrase": "delete all"},
         {"confirm": True, "confirmation_phrase": "DELETE ALL "},
         {"confirm": True, "confirmation_phrase": ""},
-    ],
-)
-async def test_nothing_is_cleared_without_both_confirmations(
-    knowledge: Knowledge, arguments: dict[str, Any]
-) -> None:
-    await knowledge.added("a.html")
-    assert await knowledge.refused("knowledge-clear", **arguments) == {
-        "success": False,
-        "error": "confirmation_required",
-        "message": (
-            "This action will delete ALL documents. Set confirm=true and confirmation_phrase='DELETE ALL' to "
-            "proceed"
-        ),
-        "current_document_count": 1,
-    }
+    )
+    for arguments in unconfirmed:
+        with subtests.test(arguments=arguments):
+            assert await knowledge.refused("knowledge-clear", **arguments) == {
+                "success": False,
+                "error": "confirmation_required",
+                "message": (
+                    "This action will delete ALL documents. Set confirm=true and "
+                    "confirmation_phrase='DELETE ALL' to proceed"
+                ),
+                "current_document_count": 1,
+            }
     assert (await knowledge.ok("knowledge-show"))["total_count"] == 1
 
 
@@ -321,33 +321,30 @@ async def test_results_under_the_relevance_are_dropped(knowledge: Knowledge) -> 
 
 
 @pytest.mark.requirement("N23", "N29")
-@pytest.mark.parametrize("form", ["pdf", "PDF", ".pdf"])
-async def test_a_format_is_a_filter(knowledge: Knowledge, form: str) -> None:
+async def test_a_format_is_a_filter(knowledge: Knowledge, subtests: pytest.Subtests) -> None:
     await knowledge.added("bees.html", HTML)
     pdf = await knowledge.added("bees.pdf", pdf_of([["Bees keep warm in a cluster."]]))
-    told = await knowledge.ok("knowledge-search", query="bees", filters={"format": form})
-    assert [result["document_id"] for result in told["results"]] == [pdf]
+    for form in ("pdf", "PDF", ".pdf"):
+        with subtests.test(form=form):
+            told = await knowledge.ok("knowledge-search", query="bees", filters={"format": form})
+            assert [result["document_id"] for result in told["results"]] == [pdf]
 
 
 @pytest.mark.requirement("N23", "N29")
-@pytest.mark.parametrize(
-    ("days", "found"),
-    [
+async def test_the_range_of_dates_has_both_its_days(knowledge: Knowledge, subtests: pytest.Subtests) -> None:
+    """The document was added on the evening of 1 January, in UTC; a range includes all of its last day."""
+    knowledge.engine.clock.advance(23 * 3600 - knowledge.engine.clock.elapsed())
+    await knowledge.added("bees.html", HTML)
+    for days, found in (
         ({"start": "2026-01-01", "end": "2026-01-01"}, True),
         ({"start": "2026-01-01"}, True),
         ({"end": "2026-01-01"}, True),
         ({"end": "2025-12-31"}, False),
         ({"start": "2026-01-02"}, False),
-    ],
-)
-async def test_the_range_of_dates_has_both_its_days(
-    knowledge: Knowledge, days: dict[str, str], found: bool
-) -> None:
-    """The document was added on the evening of 1 January, in UTC; a range includes all of its last day."""
-    knowledge.engine.clock.advance(23 * 3600 - knowledge.engine.clock.elapsed())
-    await knowledge.added("bees.html", HTML)
-    told = await knowledge.ok("knowledge-search", query="bees", filters={"date_range": days})
-    assert bool(told["results"]) is found
+    ):
+        with subtests.test(days=days):
+            told = await knowledge.ok("knowledge-search", query="bees", filters={"date_range": days})
+            assert bool(told["results"]) is found
 
 
 async def test_an_engine_out_of_reach_is_an_error_in_this_toolset_too(knowledge: Knowledge) -> None:

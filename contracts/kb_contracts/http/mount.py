@@ -107,11 +107,11 @@ class Incoming:
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
     """A request as it was sent, before it is validated.
 
-    `access` is the access of the holder of the token in `authorization`; headers may narrow it. `read_body`
+    `access` is the access of the holder of the token in `authorization`, until headers narrow it. `read_body`
     returns the value of `Incoming.body`; `source` is the same as in `Incoming`.
     """
 
@@ -147,6 +147,8 @@ class Audited:
 Audit = Callable[[Audited], None]
 
 Answering = Callable[[Sent], Awaitable[web.Response]]
+_Proceed = Callable[[Sent], Awaitable[msgspec.Struct]]
+_Step = Callable[..., Awaitable[Any]]
 
 ANSWERING: web.AppKey[Mapping[str, Answering]] = web.AppKey("ANSWERING")
 """The coroutine functions that answer the operations of an application, by operation id."""
@@ -237,16 +239,72 @@ def _answering(
     audit: Audit | None,
     published: Reach | None,
 ) -> Answering:
-    rates = rates if operation.id in LIMITS else None
-    keys = keys if operation.excludes_retries else None
-    audit = None if operation.public else audit
+    """Return the steps of a request before its handler, composed in the order in which it meets them.
 
-    async def carry_out(sent: Sent, access: Access, credential: str) -> msgspec.Struct:
-        # In the order in which errors are reported: right, URL, the caller's user, body, other headers.
-        headers = sent.headers
-        if operation.right not in access.rights and not operation.public:
-            raise right_missing(operation, headers)
-        incoming = Incoming(
+    A step calls `proceed`, the rest of the steps; of several errors the one of the earliest step is reported.
+    """
+    steps: list[_Step] = [partial(_encoded, operation)]
+    if not operation.public:
+        if audit is not None:
+            steps.append(partial(_audited, operation, audit))
+        steps.append(partial(_admitted, operation, published))
+    steps.append(partial(_parsed, operation))
+    if rates is not None and operation.id in LIMITS:
+        steps.append(partial(_counted, rates))
+    if keys is not None and operation.excludes_retries:
+        steps.append(partial(_excluding_retries, keys))
+    steps.append(_within_scope)
+    answer: _Step = handler
+    for step in reversed(steps):
+        answer = partial(step, answer)
+    return answer
+
+
+async def _encoded(operation: AnyOperation, proceed: _Proceed, sent: Sent) -> web.Response:
+    answer = await proceed(sent)
+    if isinstance(answer, FileContent):
+        return await file_response(answer)
+    is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
+    version = getattr(answer, "version", None)
+    return web.Response(
+        body=_encode(answer),
+        status=HTTPStatus.ACCEPTED if is_accepted else operation.status,
+        content_type="application/json",
+        headers={"ETag": f'"{version}"'} if isinstance(version, int) else None,
+    )
+
+
+async def _audited(operation: AnyOperation, audit: Audit, proceed: _Proceed, sent: Sent) -> msgspec.Struct:
+    held, outcome, answer = sent.access, "internal", None
+    try:
+        answer = await proceed(sent)
+        outcome = "ok"
+    except EngineError as error:
+        outcome = error.code
+        raise
+    except asyncio.CancelledError:
+        outcome = "cancelled"
+        raise
+    finally:
+        who, key = caller_of(held, sent.access, is_known=sent.is_known)
+        audit(Audited(operation.id, outcome, who, sent.headers, sent.source, sent.path, answer, key))
+    return answer
+
+
+async def _admitted(
+    operation: AnyOperation, published: Reach | None, proceed: _Proceed, sent: Sent
+) -> msgspec.Struct:
+    sent.access = narrowed(sent.access, sent.headers, published)
+    if operation.right not in sent.access.rights:
+        raise right_missing(operation, sent.headers)
+    return await proceed(sent)
+
+
+async def _parsed(operation: AnyOperation, proceed: Handler, sent: Sent) -> msgspec.Struct:
+    # In the order in which errors are reported: URL, the caller's user, body, other headers.
+    headers = sent.headers
+    return await proceed(
+        Incoming(
             operation=operation,
             path=convert_path(sent.path, types) if (types := operation.path_parameters) else {},
             query=convert_query(sent.query, operation.query),
@@ -254,62 +312,29 @@ def _answering(
             body=await sent.read_body(),
             if_match=_if_match(headers) if operation.if_match else None,
             idempotency_key=_idempotency_key(headers) if operation.mutates else None,
-            credential=credential,
+            credential=credential_of(sent.authorization, sent.access),
             source=sent.source,
-            access=access,
+            access=sent.access,
         )
-        if rates is not None:
-            rates.count(operation.id, incoming.rated_user, incoming.credential)
-        if keys is None:
-            return await within_reach(incoming)
-        with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
-            return await within_reach(incoming)
+    )
 
-    async def within_reach(incoming: Incoming) -> msgspec.Struct:
-        before = REACH.set(incoming.access.reach)
-        try:
-            return await handler(incoming)
-        finally:
-            REACH.reset(before)  # the next request of the connection has the same context
 
-    async def audited(sent: Sent) -> msgspec.Struct:
-        outcome, answer, access = "internal", None, sent.access
-        try:
-            access = narrowed(access, sent.headers, published)
-            answer = await carry_out(sent, access, credential_of(sent.authorization, access))
-            outcome = "ok"
-        except EngineError as error:
-            outcome = error.code
-            raise
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        finally:
-            if audit is not None:
-                who, key = caller_of(sent.access, access, is_known=sent.is_known)
-                audit(Audited(operation.id, outcome, who, sent.headers, sent.source, sent.path, answer, key))
-        return answer
+async def _counted(rates: RateWindows, proceed: Handler, incoming: Incoming) -> msgspec.Struct:
+    rates.count(incoming.operation.id, incoming.rated_user, incoming.credential)
+    return await proceed(incoming)
 
-    async def unaudited(sent: Sent) -> msgspec.Struct:
-        access = sent.access if operation.public else narrowed(sent.access, sent.headers, published)
-        return await carry_out(sent, access, credential_of(sent.authorization, access))
 
-    serve = unaudited if audit is None else audited
+async def _excluding_retries(keys: KeysInUse, proceed: Handler, incoming: Incoming) -> msgspec.Struct:
+    with keys.hold(incoming.credential, incoming.operation.id, incoming.idempotency_key):
+        return await proceed(incoming)
 
-    async def answer_to(sent: Sent) -> web.Response:
-        answer = await serve(sent)
-        if isinstance(answer, FileContent):
-            return await file_response(answer)
-        is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
-        version = getattr(answer, "version", None)
-        return web.Response(
-            body=_encode(answer),
-            status=HTTPStatus.ACCEPTED if is_accepted else operation.status,
-            content_type="application/json",
-            headers={"ETag": f'"{version}"'} if isinstance(version, int) else None,
-        )
 
-    return answer_to
+async def _within_scope(proceed: Handler, incoming: Incoming) -> msgspec.Struct:
+    before = REACH.set(incoming.access.reach)
+    try:
+        return await proceed(incoming)
+    finally:
+        REACH.reset(before)  # the next request of the connection has the same context
 
 
 async def _body(operation: AnyOperation, request: web.Request) -> Any:

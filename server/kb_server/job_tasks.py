@@ -97,10 +97,15 @@ class JobTasks:
             raise tool_error(fault, self._words, task_id=task_id) from fault
 
     def _job_id(self, task_id: str) -> str:
-        if _ID.match(job_id := task_id.lower()):
+        if (job_id := job_id_in(task_id)) is not None:
             return job_id
         absent = Refused("job_not_found", "There is none.")
         raise tool_error(absent, self._words, task_id=task_id[:_MOST_QUOTED])
+
+
+def job_id_in(text: str) -> str | None:
+    """Return the id of a job as the engine spells it; None if `text` is none."""
+    return job_id if _ID.match(job_id := text.lower()) else None
 
 
 def task_of(job: m.Job) -> Task:

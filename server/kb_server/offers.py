@@ -86,8 +86,8 @@ class Resources(Protocol):
     ) -> Completion:
         """Return values of a template's argument that begin with `value`; `given` has the other arguments."""
 
-    async def state(self) -> Hashable:
-        """Return a value that differs whenever any resource may have been changed, added or removed."""
+    async def state(self, uris: Collection[str]) -> Hashable:
+        """Return a value that differs whenever any of the resources may have been changed, or removed."""
 
     async def version(self, uri: str) -> Hashable | None:
         """Return a value that differs whenever this resource changed, or None if it does not exist."""

@@ -13,7 +13,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_server.toolsets.kb import resources
-from kb_server.toolsets.kb.resources import MOST_CHARS, SOURCE_TEMPLATE, TEMPLATE
+from kb_server.toolsets.kb.resources import JOB_TEMPLATE, MOST_CHARS, SOURCE_TEMPLATE, TEMPLATE
 from tests.protocol.conftest import Serve, Served
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, PLAIN, initialize, modern, request
 from tests.support.simulated_engine import SimulatedEngine
@@ -96,6 +96,7 @@ async def test_documents_are_listed_newest_first_and_read(
     assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [
         TEMPLATE,
         SOURCE_TEMPLATE,
+        JOB_TEMPLATE,
     ]
     if era == MODERN:
         assert (listed["ttlMs"], read["ttlMs"], templates["ttlMs"]) == (0, 0, 60_000)
@@ -200,6 +201,9 @@ UNKNOWN_URIS = (
     "",
     "kb://documents/" + "9" * 25,
     "kb://documents/" + "9" * 5_000,
+    "kb://jobs/",
+    "kb://jobs/1",
+    "kb://jobs/00000000-0000-0000-0000-000000000000",
     "kb://documents/0",
     "kb://documents/abc",
     "kb://documents/ABCDEF00-0000-0000-0000-000000000000",

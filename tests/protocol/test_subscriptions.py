@@ -15,11 +15,14 @@ from mcp import Client
 from mcp.client.subscriptions import ResourceUpdated
 
 from kb_contracts.access.key_file import KeyFile, rights_of
+from kb_contracts.api import models as m
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import hosted, mount
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from kb_simulator import AfterTime, FailAt, Stuck
+from kb_simulator.engine import submissions
 from mcp_aiohttp.authentication import Authenticator, AuthenticatorUnavailable
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.caller import Identity
@@ -44,6 +47,7 @@ from tests.support.simulated_engine import SimulatedEngine
 PATH = "/watched"
 LIMITS = SubscriptionLimits(resources=3, of_client=2, streams=2, seconds=0.01)
 UPDATED, ACKNOWLEDGED = "notifications/resources/updated", "notifications/subscriptions/acknowledged"
+NO_JOB = "kb://jobs/8f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -151,7 +155,14 @@ async def test_what_is_not_there_cannot_be_subscribed_to(
     served: Served, engine: SimulatedEngine, connect: Connect
 ) -> None:
     wire = await greeted(connect, served)
-    for uri in ("kb://documents/99", "kb://documents/x", "file:///etc/passwd", "", "kb://sources/a/b"):
+    for uri in (
+        "kb://documents/99",
+        "kb://documents/x",
+        "file:///etc/passwd",
+        "",
+        "kb://sources/a/b",
+        NO_JOB,
+    ):
         refused = (await wire.ask(subscribe(uri)))["error"]
         assert (refused["code"], refused["data"]["error_type"]) == (-32602, "resource_not_found")
 
@@ -449,6 +460,103 @@ async def test_keys_of_one_reach_cost_one_look(
     assert len(engine.journal.requests("getDocument")) == before + 1
 
 
+# --- jobs --------------------------------------------------------------------------------------------
+
+
+def job(engine: SimulatedEngine, collection: str = "memory") -> str:
+    """Accept a note as a job of the current policy, and return its URI."""
+    tags = [f"collection:{collection}"]
+    request = m.NoteRequest(text=f"note {len(engine.state.jobs)}", title="Stones", tags=tags)
+    return f"kb://jobs/{engine.state.accept(submissions.note('stones', request)).id}"
+
+
+async def read_job(wire: Wire, uri: str) -> dict[str, Any]:
+    (content,) = (await wire.ask(request("resources/read", {"uri": uri}, "r")))["result"]["contents"]
+    assert (content["uri"], content["mimeType"]) == (uri, "application/json")
+    found: dict[str, Any] = json.loads(content["text"])
+    return found
+
+
+async def test_the_steps_of_a_job_and_its_end_are_reported(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    engine.state.policy = AfterTime(seconds=1_000)
+    uri = job(engine)
+    wire = await greeted(connect, served)
+    assert (await wire.ask(subscribe(uri)))["result"] == {}
+    async with asyncio.timeout(ANSWER_SECONDS), listening(served, listen(uri)) as frames:
+        opened = await anext(frames)
+        assert opened["params"]["notifications"] == {"resourceSubscriptions": [uri]}
+        for _ in range(2):
+            engine.namespace.clock.advance(300)
+            for told in (await wire.receive(), await anext(frames)):
+                assert (told["method"], told["params"]["uri"]) == (UPDATED, uri)
+    before = await read_job(await greeted(connect, served), uri)
+    assert (before["status"], before["collection"]) == ("running", "memory")
+    assert before["progress"] >= 0.6
+    engine.namespace.clock.advance(1_000)
+    while (told := await wire.receive())["method"] == UPDATED:
+        found = await read_job(await greeted(connect, served), told["params"]["uri"])
+        if found["status"] == "completed":
+            break
+    assert found["document_id"] == 1
+
+
+async def test_a_failed_job_that_is_retried_is_reported(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    engine.state.policy = FailAt()
+    uri = job(engine)
+    wire = await greeted(connect, served)
+    assert (await read_job(wire, uri))["status"] == "failed"
+    await wire.ask(subscribe(uri))
+    await looked(engine)
+    engine.state.policy = Stuck()
+    async with httpx.AsyncClient(base_url=engine.url) as http:
+        (await http.post(f"/api/v1/jobs/{uri.rpartition('/')[2]}/retry")).raise_for_status()
+    assert (await wire.receive())["params"]["uri"] == uri
+
+
+async def test_a_job_outside_the_access_scope_of_a_key_does_not_exist(
+    keyed: Served, keys: KeyFile, engine: SimulatedEngine, connect: Connect
+) -> None:
+    engine.state.policy = AfterTime(seconds=1_000)
+    secret, own = job(engine, "secret"), job(engine)
+    narrow = reader(keys, "narrow", "memory")
+    wide = await watching(connect, keyed, reader(keys, "wide"), secret)
+    wire = await watching(connect, keyed, narrow, own)
+    for method in ("resources/subscribe", "resources/read"):
+        refused = (await wire.ask(subscribe(secret, method=method)))["error"]
+        assert (refused["code"], refused["data"]["error_type"]) == (-32602, "resource_not_found")
+    headers = bearer(narrow) | modern_headers(listen(secret, own))
+    async with asyncio.timeout(ANSWER_SECONDS), listening(keyed, listen(secret, own), headers) as frames:
+        opened = await anext(frames)
+        assert opened["params"]["notifications"] == {"resourceSubscriptions": [own]}
+        engine.namespace.clock.advance(300)
+        assert (await wide.receive())["params"]["uri"] == secret
+        for told in (await wire.receive(), await anext(frames)):
+            assert told["params"]["uri"] == own
+
+
+async def test_jobs_are_not_looked_at_for_documents(
+    served: Served, engine: SimulatedEngine, connect: Connect
+) -> None:
+    engine.state.policy = AfterTime(seconds=1_000)
+    uri, running = note(engine), job(engine)
+    wire = await greeted(connect, served)
+    await wire.ask(subscribe(uri))
+    await looked(engine)
+    before = len(engine.journal.requests("getDocument"))
+    await looked(engine)
+    assert len(engine.journal.requests("getDocument")) == before
+    await wire.ask(subscribe(running))
+    await wire.ask(subscribe(running, method="resources/unsubscribe"))
+    await looked(engine)
+    jobs = len(engine.journal.requests("getJob"))
+    await looked(engine)
+    assert len(engine.journal.requests("getJob")) == jobs
+
+
 @pytest.mark.process
 async def test_a_stream_over_stdio_ends_with_its_client(
     engine: SimulatedEngine, start: Start, tmp_path: Path
@@ -474,5 +582,9 @@ async def test_the_official_client_listens(served: Served, engine: SimulatedEngi
             assert stream.honored.resource_subscriptions == [uri]
             assert not stream.honored.tools_list_changed
             edit(engine, uri, "Stones")
+            assert await anext(aiter(stream)) == ResourceUpdated(uri)
+        engine.state.policy = AfterTime(seconds=1_000)
+        async with client.listen(resource_subscriptions=[uri := job(engine)]) as stream:
+            engine.namespace.clock.advance(300)
             assert await anext(aiter(stream)) == ResourceUpdated(uri)
         assert (await client.list_tools()).tools

@@ -17,6 +17,7 @@ from kb_simulator import AfterTime, FailAt, Stuck
 from tests.protocol.conftest import Serve, Served
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
+from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import (
     BOTH,
     LATEST_HANDSHAKE,
@@ -37,6 +38,7 @@ WITH_TASKS: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"ex
 OF_2025 = {**PLAIN, "MCP-Protocol-Version": LATEST_HANDSHAKE}
 NOBODY = "8f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 PATH = "/mcp/kb"
+STATUS, PROGRESS = "notifications/tasks/status", "notifications/progress"
 METHODS = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"]
 FAILS = FailAt(code="ocr_failed", message="OCR failed.")
 
@@ -131,6 +133,56 @@ async def test_a_task_that_has_ended_tells_what_the_call_would_have(
     )
     waited = (await asked(served, note(wait_seconds=JOB_SECONDS)))["result"]["structuredContent"]
     assert waited.keys() == content.keys()
+
+
+async def test_the_connection_of_the_call_hears_of_its_task_until_the_end(
+    served: Served, engine: SimulatedEngine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_aiohttp.protocol.tasks._REPORT_SECONDS", SILENCE)
+    engine.state.policy = AfterTime(seconds=1_000)
+    wire, other = await connect(served, path=PATH), await connect(served, path=PATH)
+    for each in (wire, other):
+        await each.greet(LATEST_HANDSHAKE)
+    message = as_task(note())
+    message["params"]["_meta"] = {"progressToken": "p1"}
+    task_id = (await wire.ask(message))["result"]["task"]["taskId"]
+    told: dict[str, list[dict[str, Any]]] = {STATUS: [], PROGRESS: []}
+    engine.namespace.clock.advance(600)
+    while not told[STATUS] or told[STATUS][-1]["status"] == "working":
+        received = await wire.receive()
+        told[received["method"]].append(received["params"])
+        engine.namespace.clock.advance(300)
+    assert {each["taskId"] for each in told[STATUS]} == {task_id}
+    assert {each["status"] for each in told[STATUS]} == {"working", "completed"}
+    assert all(each["ttl"] is None and each["lastUpdatedAt"] for each in told[STATUS])
+    reached = [each["progress"] for each in told[PROGRESS]]
+    assert reached == sorted(set(reached))
+    assert reached[-1] == 1.0
+    assert {each["progressToken"] for each in told[PROGRESS]} == {"p1"}
+    assert (await wire.ask(request("ping")))["id"] == "1", "nothing comes after the end"
+    assert (await other.ask(request("ping")))["id"] == "1"
+
+
+async def test_a_connection_that_ends_is_no_longer_followed_for(
+    served: Served, engine: SimulatedEngine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_aiohttp.protocol.tasks._REPORT_SECONDS", SILENCE)
+    monkeypatch.setattr("mcp_aiohttp.protocol.tasks.MOST_FOLLOWED", 1)
+    engine.state.policy = Stuck()
+    wire = await connect(served, path=PATH)
+    await wire.greet(LATEST_HANDSHAKE)
+    await wire.send(as_task(note()), {**as_task(note("Wasps do not.")), "id": 2})
+    started = [await wire.receive() for _ in range(3)]
+    followed = {each["params"]["taskId"] for each in started if each.get("method") == STATUS}
+    assert len(followed) == 1
+    await wire.socket.close()
+    seen: list[int] = []
+
+    def at_rest() -> bool:
+        seen.append(len(engine.journal.requests("getJob")))
+        return seen[-1:] * 12 == seen[-12:]
+
+    await eventually_async(at_rest, bool, what="no further look at the jobs")
 
 
 @pytest.mark.parametrize("as_result", [True, False])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import mcp_types as types
@@ -189,8 +189,8 @@ class HostedResources:
         self._resources = resources
         self._toolset = toolset
 
-    async def state(self) -> Hashable:
-        return await self._resources.state()
+    async def state(self, uris: Collection[str]) -> Hashable:
+        return await self._resources.state(uris)
 
     def view(self, caller: Caller) -> Reach | None:
         grant = grant_of(caller.identity)

@@ -27,7 +27,7 @@ from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits, Subscriptions
-from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, add_tasks, created, takes_task, wants_task
+from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, add_tasks, takes_task, wants_task
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,8 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
             return first.result
         except DeferredCall as deferred:
             # The tool decides: its caller may not support tasks, or may have no other call free.
-            return created(context, state_of(deferred.task))
+            assert served_tasks is not None, "only a toolset with tasks defers calls"
+            return served_tasks.created(context, state_of(deferred.task))
         if task_wanted:  # its client waits for a task, and does not read a result
             assert outcome.is_error, "a tool that can run as a task defers each accepted call"
             failed = msgspec.json.decode(outcome.encoded)
@@ -141,8 +142,7 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
     # The SDK's tracing costs a third of a call even if tracing is off. If it is on, `Calls` makes the spans,
     # because the fast path bypasses the kernel.
     server.middleware.clear()
-    if tasks is not None:
-        add_tasks(server, tasks)
+    served_tasks = None if tasks is None else add_tasks(server, tasks)
     return server
 
 

@@ -21,7 +21,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Collection, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -67,8 +67,8 @@ class WatchedResources(Protocol):
     An exception of any method is logged, and the poll is repeated later.
     """
 
-    async def state(self) -> Hashable:
-        """Return a value that differs whenever any resource may have been changed, added or removed."""
+    async def state(self, uris: Collection[str]) -> Hashable:
+        """Return a value that differs whenever any of the resources may have been changed, or removed."""
 
     def view(self, caller: Caller) -> Hashable:
         """Return a value that is equal for callers with the same view; `MCPError` if there is no access."""
@@ -228,7 +228,7 @@ class Subscriptions:
             await self._any.wait()
             await asyncio.sleep(self._limits.seconds)
             try:
-                state = await self._source.state()
+                state = await self._source.state(list(self._watched))
             except Exception:
                 log.warning("Subscribed resources cannot be read", exc_info=True)
                 continue

@@ -8,6 +8,11 @@
 | `tasks/list` | pages | - |
 | `tasks/cancel` | the task as it is then | an empty answer, also if there is nothing to cancel |
 | `tasks/update` | - | an empty answer: no task here requests input |
+| `notifications/tasks/status` | to the connection of the call, over stdio and WebSocket | - |
+
+A connection whose call became a task of 2025-11-25 is sent the task's changes until its end, and progress
+under the call's token, which is valid as long as the task. The caller is authenticated again before each
+look.
 
 No state is kept here, so a task outlives the server and is known to every replica. The SDK has the types of
 2025-11-25 and dispatches neither era: the methods are registered as the server's own.
@@ -15,19 +20,25 @@ No state is kept here, so a task outlives the server and is known to every repli
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, cast
 
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from mcp_aiohttp.protocol.caller import Caller
-from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS, SERVER_ERROR
+from mcp_aiohttp.protocol.caller import Caller, Connected
+from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS, SERVER_ERROR, Refusal
+
+log = logging.getLogger(__name__)
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 WITH_TASKS = "2025-11-25"
@@ -39,6 +50,8 @@ POLL_MS = 2_000
 _LOOK_SECONDS = 20.0
 _REPORT_SECONDS = 0.5
 _LEAST_PROGRESS = 0.001
+MOST_FOLLOWED = 16
+"""Maximum number of tasks of one connection whose changes are sent; further ones are polled by the client."""
 _RELATED = "io.modelcontextprotocol/related-task"
 
 Context = ServerRequestContext[Any, Any]
@@ -101,16 +114,13 @@ def takes_task(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in declared
 
 
-def created(context: Context, task: TaskState) -> dict[str, Any]:
-    """Return the answer to a call that became a task.
-
-    Raises:
-        TaskCreated: with that answer, if it must bypass the SDK's models; let it out of the handler.
-    """
-    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return {"resultType": "task", **_modern(task)}
-    # In this version every task begins as "working", even if it has already ended.
-    raise TaskCreated({"task": {**_of_2025(task), "status": "working"}})
+class _StatusNotification(types.TaskStatusNotification):
+    @model_serializer(mode="wrap")
+    def _with_ttl(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Keep `ttl`, which is required and null, from being left out with the members that are None."""
+        written: dict[str, Any] = handler(self)
+        written["params"]["ttl"] = self.params.ttl
+        return written
 
 
 class _OfTask(types.RequestParams):
@@ -119,9 +129,9 @@ class _OfTask(types.RequestParams):
     task_id: str
 
 
-def add_tasks(server: Server[Any], source: TaskSource) -> None:
+def add_tasks(server: Server[Any], source: TaskSource) -> ServedTasks:
     """Serve the methods of tasks on `server`, and announce the extension."""
-    tasks = _Tasks(source)
+    tasks = ServedTasks(source)
     server.extensions[EXTENSION] = {}
     server.middleware.append(_past_the_models)
     for method, handler in (
@@ -132,6 +142,7 @@ def add_tasks(server: Server[Any], source: TaskSource) -> None:
     ):
         server.add_request_handler(method, _OfTask, handler)
     server.add_request_handler("tasks/list", types.PaginatedRequestParams, tasks.list)
+    return tasks
 
 
 HANDSHAKE_CAPABILITY = types.ServerTasksCapability.model_validate(
@@ -147,9 +158,68 @@ async def _past_the_models(ctx: Context, call_next: CallNext) -> HandlerResult:
         return task.result
 
 
-class _Tasks:
+class ServedTasks:
+    """The tasks of one server."""
+
     def __init__(self, source: TaskSource) -> None:
         self._source = source
+        self._followed: dict[Connected, set[asyncio.Task[None]]] = {}
+
+    def created(self, context: Context, task: TaskState) -> dict[str, Any]:
+        """Return the answer to a call that became a task; its connection is sent the changes of the task.
+
+        Raises:
+            TaskCreated: with that answer, if it must bypass the SDK's models; let it out of the handler.
+        """
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return {"resultType": "task", **_modern(task)}
+        if isinstance(context.request, Caller) and context.request.connection is not None:
+            self._follow(context, context.request.connection, task.id)
+        # In this version every task begins as "working", even if it has already ended.
+        raise TaskCreated({"task": {**_of_2025(task), "status": "working"}})
+
+    def _follow(self, context: Context, connection: Connected, task_id: str) -> None:
+        followed = self._followed.get(connection)
+        if followed is None:
+            followed = self._followed[connection] = set()
+
+            def end() -> None:
+                for each in self._followed.pop(connection):
+                    each.cancel()
+
+            connection.on_end(end)
+        if len(followed) < MOST_FOLLOWED:
+            following = asyncio.create_task(self._send_changes(context, task_id))
+            followed.add(following)
+            following.add_done_callback(followed.discard)
+
+    async def _send_changes(self, context: Context, task_id: str) -> None:
+        """Send each change of the task until it has ended, or its caller has lost access."""
+        token = progress_token_from_params(context.params)
+        status, reached, message = "working", -1.0, ""
+        try:
+            while status == "working":
+                caller = context.request
+                assert isinstance(caller, Caller), "only connections are followed"
+                now = caller if caller.recheck is None else await caller.recheck()
+                checked = replace(context, request=now)
+                task = await self._source.state(checked, task_id, _REPORT_SECONDS)
+                changed = (task.status, task.message) != (status, message)
+                if token is not None and task.status in ("working", "completed"):
+                    progress = 1.0 if task.status == "completed" else task.progress
+                    if changed or progress > reached:
+                        reached = min(1.0, max(progress, reached + _LEAST_PROGRESS))
+                        await context.session.send_progress_notification(token, reached, 1.0, task.message)
+                status, message = task.status, task.message
+                if changed:
+                    params = types.TaskStatusNotificationParams.model_validate(_of_2025(task))
+                    notification = _StatusNotification(params=params)
+                    # The SDK has this notification, and its union of notifications lacks it.
+                    await context.session.send_notification(cast("types.ServerNotification", notification))
+        except (MCPError, Refusal) as refused:
+            log.info("A task is no longer followed", extra={"error": str(refused)})
+        except Exception:  # the boundary: nothing awaits this work
+            log.exception("A task can no longer be followed")
 
     async def get(self, context: Context, params: _OfTask) -> dict[str, Any]:
         modern = _checked(context, params)
@@ -165,7 +235,6 @@ class _Tasks:
     async def result(self, context: Context, params: _OfTask) -> dict[str, Any]:
         if _checked(context, params):
             raise _no_method(context)
-        # The token of the call is spent with its answer; that of this request lives as long as the wait.
         reports = bool({"progressToken", "progress_token"} & set(context.meta or ()))
         seconds = _REPORT_SECONDS if reports else _LOOK_SECONDS
         waited, reached, message = 0.0, -1.0, ""

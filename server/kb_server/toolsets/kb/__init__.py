@@ -6,8 +6,8 @@ from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import Toolset
 from kb_server.toolsets import tools_in, where_to_find
 from kb_server.toolsets.kb.completion import BaseCompleter
+from kb_server.toolsets.kb.job_resources import BaseResources
 from kb_server.toolsets.kb.prompts import PROMPTS
-from kb_server.toolsets.kb.resources import DocumentResources
 from kb_server.toolsets.kb.submissions import submission_tasks
 
 INSTRUCTIONS = """\
@@ -33,7 +33,7 @@ def build(services: Services) -> Toolset:
             tool(services) for tool in tools_in(__name__, "search", "submissions", "documents", "state")
         ),
         prompts=PROMPTS,
-        resources=DocumentResources(services, completer),
+        resources=BaseResources(services, completer),
         completer=completer,
         tasks=submission_tasks(services),
         unknown_tool=where_to_find,

@@ -14,7 +14,6 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     DOCUMENT_KEY,
     GET_DOCUMENT,
-    GET_STATUS,
     LIST_DOCUMENTS,
     WITHOUT_CHUNKS,
     DocumentQuery,
@@ -29,6 +28,7 @@ from kb_server.tool import ToolError
 
 TEMPLATE = "kb://documents/{id}{?from,to}"
 SOURCE_TEMPLATE = "kb://sources/{collection}/{path}"
+JOB_TEMPLATE = "kb://jobs/{id}"
 MOST_CHARS = 200_000
 """Maximum number of characters of a document that are read at once; the answer names the remainder."""
 _PAGE = 100
@@ -45,7 +45,7 @@ _BREAK = "\n\n"
 class DocumentResources:
     """The documents of the base, the newest first; an id is the document's number or its uid."""
 
-    templates = (
+    templates: tuple[ResourceTemplate, ...] = (
         ResourceTemplate(
             TEMPLATE,
             "document",
@@ -99,16 +99,11 @@ class DocumentResources:
         except Refused as refused:
             if refused.reason != "document_not_found":
                 raise
-            raise _not_found(uri) from None
+            raise not_found(uri) from None
         more = bool(document.chunks) and (document.chunks[-1].end > last or offset < document.chunk_count)
         cut = more and last != end
         following = f"kb://documents/{key}?from={last}" + (f"&to={end}" if end is not None else "")
         return ResourceText(uri, _mime_type(document.doc_type), "".join(parts), following if cut else None)
-
-    async def state(self) -> Hashable:
-        """Return a value that differs whenever any document may have changed."""
-        status = await self._services.engine.call(GET_STATUS)
-        return status.last_updated, status.documents.total, status.chunks
 
     async def version(self, uri: str) -> Hashable | None:
         """Return the document's identity and its version, or None if it does not exist."""
@@ -142,14 +137,14 @@ class DocumentResources:
         try:
             source_path, tag = unquote(path, errors="strict"), tag_of(unquote(collection))
         except (ToolError, ValueError):
-            raise _not_found(uri) from None
+            raise not_found(uri) from None
         if not 1 <= len(source_path) <= _LONGEST_PATH:
-            raise _not_found(uri)
+            raise not_found(uri)
         listed = await self._services.engine.call(
             LIST_DOCUMENTS, query=DocumentsQuery(source_path=source_path, tag=tag)
         )
         if not listed.documents:
-            raise _not_found(uri)
+            raise not_found(uri)
         return str(listed.documents[0].id)
 
 
@@ -192,20 +187,20 @@ def _place(uri: str) -> tuple[str, int, int | None]:
         given = parse_qsl(parts.query, strict_parsing=True) if parts.query else []
         bounds = {name: int(text) for name, text in given}
     except ValueError:
-        raise _not_found(uri) from None
+        raise not_found(uri) from None
     key = parts.path.removeprefix("/")
     known = (parts.scheme, parts.netloc, parts.fragment) == ("kb", "documents", "")
     if not known or not _KEY.match(key) or len(given) != len(bounds) or not bounds.keys() <= set(_PARTS):
-        raise _not_found(uri)
+        raise not_found(uri)
     start, end = bounds.get("from", 0), bounds.get("to")
     if not 0 <= start <= m.MAX_INTEGER or (end is not None and not start <= end <= m.MAX_INTEGER):
-        raise _not_found(uri)
+        raise not_found(uri)
     return key, start, end
 
 
-def _not_found(uri: str) -> ToolError:
+def not_found(uri: str) -> ToolError:
     words = (
-        f"There is no resource {uri[:200]}. They are {TEMPLATE} and {SOURCE_TEMPLATE}, and resources/list "
-        "has the newest."
+        f"There is no resource {uri[:200]}. They are {TEMPLATE}, {SOURCE_TEMPLATE} and {JOB_TEMPLATE}, and "
+        "resources/list has the newest documents."
     )
     return ToolError("resource_not_found", words, uri=uri[:2_000])

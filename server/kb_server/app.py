@@ -77,6 +77,9 @@ def start(
     checked_keys(settings)  # here, and not by each of many workers
     part, further = ("server", ()) if engine is None else ("kb", engine.secrets)
     configure_logging(settings.log_level, part=part, secrets=[*settings.secrets, *further])
+    if worker is None:  # the parent of workers warns for all
+        for warning in settings.removal_warnings():
+            log.warning(warning)
     try:
         certificate = _certificate(settings)
         if settings.workers > 1 and worker is None:

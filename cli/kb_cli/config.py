@@ -88,8 +88,9 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
     except (OSError, ValueError) as error:
         raise CliError(Exit.USAGE, f"{file}: {error}") from error
     # A misspelt name in the file must be an error, because it would have no other effect.
+    removed = {name for kind in _parts().values() for name in kind.removed()}
     known = sorted({entry.variable for kind in _parts().values() for entry in kind.describe({})})
-    for name in settings:
+    for name in settings.keys() - removed:
         if name not in known:
             raise CliError(Exit.USAGE, f"{file}: there is no setting {name}{did_you_mean(name, known)}")
     return file

@@ -29,7 +29,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -49,17 +49,15 @@ _MAX_CHARS = 300
 class AuditSettings(Settings, frozen=True, kw_only=True):
     """The audit settings of server and engine."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "KB_AUDIT_FILE_BYTES": "a new file of the audit log begins at 64 MiB"
+    }
     audit: Annotated[
         bool, Setting("KB_AUDIT", "write an audit log of callers, actions and documents, without texts")
     ] = False
     audit_folder: Annotated[
         str, Setting("KB_AUDIT_FOLDER", "folder of the audit log; empty: audit in the data folder")
     ] = ""
-    audit_file_bytes: Annotated[
-        int,
-        Setting("KB_AUDIT_FILE_BYTES", "size at which a new file of the audit log begins, in bytes"),
-        msgspec.Meta(ge=4096),
-    ] = 64 * MEBIBYTE
     audit_days: Annotated[
         float,
         Setting(
@@ -77,7 +75,7 @@ class AuditSettings(Settings, frozen=True, kw_only=True):
         """Return the log of this process, or None if it is disabled. Raises OSError: it cannot be written."""
         if not self.audit:
             return None
-        return AuditLog(self.folder(home), part, file_bytes=self.audit_file_bytes, days=self.audit_days)
+        return AuditLog(self.folder(home), part, days=self.audit_days)
 
 
 class AuditLog:

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -49,6 +49,25 @@ class SettingValue:
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of each part's settings."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {}
+    """Names of former settings, each with its replacement. One that is still set is reported at start."""
+
+    removed_but_set: tuple[str, ...] = ()
+    """Names in `REMOVED` that the environment or the file still sets; not a setting of its own."""
+
+    def removal_warnings(self) -> Iterator[str]:
+        """Yield a warning for each former setting that is still set."""
+        for name in self.removed_but_set:
+            yield f"{name} has no effect any more: {self.REMOVED[name]}; remove it from the settings"
+        for name in _nested(type(self)):
+            yield from getattr(self, name).removal_warnings()
+
+    @classmethod
+    def removed(cls) -> dict[str, str]:
+        """Return `REMOVED` of this class and its nested settings."""
+        nested = {name: reason for kind in _nested(cls).values() for name, reason in kind.removed().items()}
+        return {**nested, **cls.REMOVED}
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -137,6 +156,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             values[name] = _convert(setting, annotation, raw)
             sources[name] = source
+        values["removed_but_set"] = tuple(
+            name for name in cls.REMOVED if environ.get(name, "") or name in from_file
+        )
         settings = cls(**values)
         expanded = {
             name: value.expanduser()

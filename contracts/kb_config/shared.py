@@ -15,11 +15,6 @@ from kb_config.settings import Setting
 EngineKey = Annotated[
     str, Setting("KB_API_KEY", "bearer key required from callers; empty: none", secret=True)
 ]
-HeaderTimeout = Annotated[
-    float,
-    Setting("KB_HEADER_TIMEOUT", "time-out for receiving the header of a request, in seconds"),
-    msgspec.Meta(gt=0),
-]
 KeepOriginals = Annotated[bool, Setting("KB_KEEP_ORIGINALS", "keep original files, identical ones once")]
 Keys = Annotated[str, Setting("KB_KEYS", "key file; empty: keys.json in the data folder")]
 LogLevel = Annotated[
@@ -36,6 +31,9 @@ PublishedCollections = Annotated[
 UploadBytes = Annotated[
     int, Setting("KB_MAX_UPLOAD_BYTES", "maximum size of an upload, in bytes"), msgspec.Meta(ge=1)
 ]
+
+HEADER_TIMEOUT = {"KB_HEADER_TIMEOUT": "the header of a request must arrive within 10 s"}
+"""For `Settings.REMOVED` of the parts that listen."""
 
 DEFAULT_UPLOAD_BYTES = 100 * 1024 * 1024
 

@@ -48,7 +48,11 @@ async def create_app(settings: EngineSettings) -> web.Application:
         StartError: one of `kb_engine.start_errors`.
         kb_engine.store.BaseRefused: the database is in use, belongs to another embedder, or is unusable.
     """
-    for warning in (*settings.embedder_warnings(), *settings.rerank.warnings()):
+    for warning in (
+        *settings.removal_warnings(),
+        *settings.embedder_warnings(),
+        *settings.rerank.warnings(),
+    ):
         logger.warning(warning)
     embedder = embedder_of(settings)
     keys = await asyncio.to_thread(keys_of, settings)

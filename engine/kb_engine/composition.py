@@ -45,6 +45,8 @@ from kb_readers.model import Limits, shares
 
 logger = logging.getLogger(__name__)
 
+_KEPT_UPLOADS = 10
+"""Maximum size of the kept input of failed jobs, in uploads of the maximum size."""
 _IDLE_SECONDS = 10.0
 """Time without a search after which the scan of the base may work, in seconds."""
 
@@ -132,7 +134,6 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     memory_bytes, ocr_memory_bytes = shares(settings.extract_memory_bytes)
     limits = Limits(
         wall_seconds=settings.extract_timeout,
-        ocr_seconds=settings.ocr_timeout,
         ocr_pages=settings.ocr_pages,
         memory_bytes=memory_bytes,
         ocr_memory_bytes=ocr_memory_bytes,
@@ -150,7 +151,7 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     failed_jobs = FailedJobs(
         store,
         spool,
-        FailedJobBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
+        FailedJobBounds(settings.keep_failed_seconds, _KEPT_UPLOADS * settings.max_upload_bytes),
         settings.spool_folder,
     )
 

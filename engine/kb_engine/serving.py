@@ -18,6 +18,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
 from kb_contracts.http.certificate import Certificate, CertificateUnusable
 from kb_contracts.http.connections import (
+    CONNECTIONS,
     ConnectionLimits,
     ConnectionTable,
     connection_log,
@@ -108,8 +109,8 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
     """
     make = runner.server
     assert make is not None, "a runner that was set up has a server"
-    most = connections_within_descriptors(settings.max_connections)
-    limits = ConnectionLimits(most, most, settings.header_timeout)
+    most = connections_within_descriptors(CONNECTIONS)
+    limits = ConnectionLimits(most, most)
     certificate = _certificate(settings)
     try:
         listener = await listen(ConnectionTable(make, limits, certificate), settings.host, settings.port)

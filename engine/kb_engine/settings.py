@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, ClassVar, get_args
 
 import msgspec
 
@@ -12,8 +13,8 @@ from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, SettingsError, check_pair
 from kb_config.shared import (
     DEFAULT_UPLOAD_BYTES,
+    HEADER_TIMEOUT,
     EngineKey,
-    HeaderTimeout,
     KeepOriginals,
     Keys,
     LogLevel,
@@ -23,7 +24,6 @@ from kb_config.shared import (
 )
 from kb_contracts.access.keys import published_in
 from kb_contracts.access.reach import Reach
-from kb_contracts.http.connections import HEADER_SECONDS
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
@@ -48,6 +48,12 @@ def _default_workers() -> int:
 class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     """Settings of the engine and of its embedder. Sizes are bytes, times are seconds."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        **HEADER_TIMEOUT,
+        "KB_ENGINE_MAX_CONNECTIONS": "the maximum follows from the limit on open files (ulimit -n)",
+        "KB_KEEP_FAILED_BYTES": "the maximum is ten times KB_MAX_UPLOAD_BYTES",
+        "KB_OCR_TIMEOUT": "OCR of a PDF is limited by KB_OCR_PAGES and to 4 hours",
+    }
     home: Annotated[Path, Setting("KB_HOME", "data folder; the engine uses its subfolder `engine`")] = Path(
         "~/.local/share/kb"
     )
@@ -67,15 +73,6 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     api_key: EngineKey = ""
     keys: Keys = ""
     published_collections: PublishedCollections = ""
-    max_connections: Annotated[
-        int,
-        Setting(
-            "KB_ENGINE_MAX_CONNECTIONS",
-            "maximum number of open connections; reduced to the limit on open files",
-        ),
-        msgspec.Meta(ge=1),
-    ] = 2048
-    header_timeout: HeaderTimeout = HEADER_SECONDS
     store: Annotated[
         str,
         Setting(
@@ -97,9 +94,6 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_EXTRACT_TIMEOUT", "time-out for reading a file, or a page by OCR, in seconds"),
         msgspec.Meta(gt=0),
     ] = 300.0
-    ocr_timeout: Annotated[
-        float, Setting("KB_OCR_TIMEOUT", "time-out for OCR of a PDF, in seconds"), msgspec.Meta(gt=0)
-    ] = 4 * 3600.0
     ocr_pages: Annotated[
         int,
         Setting("KB_OCR_PAGES", "maximum number of pages of a PDF that are read by OCR"),
@@ -139,14 +133,6 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0),
     ] = 7 * 86_400.0
-    keep_failed_bytes: Annotated[
-        int,
-        Setting(
-            "KB_KEEP_FAILED_BYTES",
-            "maximum size of the kept input of failed jobs, in bytes; the oldest is removed first",
-        ),
-        msgspec.Meta(ge=0),
-    ] = GIBIBYTE
     keep_originals: KeepOriginals = False
     keep_versions: Annotated[
         int,

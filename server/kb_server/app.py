@@ -28,7 +28,6 @@ from kb_server.hosting.toolset_server import mount
 from kb_server.observability.auditing import writing
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
-from kb_server.pages.routes import Pages
 from kb_server.processes import Worker
 from kb_server.services import Services, checked_keys, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
@@ -39,6 +38,9 @@ from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
+
+PAGES = "kb_server.pages.routes"
+"""The optional part that serves pages for people, imported only with `KB_PAGES`."""
 
 _ALLOCATIONS = 10_000
 """Number of live new objects that triggers the garbage collector."""
@@ -77,6 +79,9 @@ def start(
     checked_keys(settings)  # here, and not by each of many workers
     part, further = ("server", ()) if engine is None else ("kb", engine.secrets)
     configure_logging(settings.log_level, part=part, secrets=[*settings.secrets, *further])
+    if worker is None:  # the parent of workers warns for all
+        for warning in settings.removal_warnings():
+            log.warning(warning)
     try:
         certificate = _certificate(settings)
         if settings.workers > 1 and worker is None:
@@ -137,7 +142,7 @@ async def serve(
             Services(settings, http_base=http_base(settings), instance=instance, calls=calls)
         )
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
-        pages = Pages(services) if settings.pages else None
+        pages = import_module(PAGES).Pages(services) if settings.pages else None
         mounts = mount(toolsets, default_toolsets)
         services.paths = [each.path for each in mounts]
         app = build_app(

@@ -6,17 +6,17 @@ import ssl
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
-from kb_config.shared import DEFAULT_UPLOAD_BYTES, HeaderTimeout, Keys, LogLevel, keys_file
+from kb_config.shared import DEFAULT_UPLOAD_BYTES, HEADER_TIMEOUT, Keys, LogLevel, keys_file
 from kb_contracts.access.reach import Right
 from kb_contracts.http.certificate import CertificateUnusable, trusting
-from kb_contracts.http.connections import CONNECTIONS, HEADER_SECONDS
+from kb_contracts.http.connections import CONNECTIONS
 
 RAGLER = "ragler"
 OAUTH_SCOPES = (
@@ -31,6 +31,11 @@ OAUTH_SCOPES = (
 class ServerSettings(Settings, frozen=True, kw_only=True):
     """Settings of the MCP server. Sizes are bytes, times are seconds."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        **HEADER_TIMEOUT,
+        "KB_MAX_WEBSOCKETS": "the maximum is half of KB_MAX_CONNECTIONS",
+        "KB_MAX_WEBSOCKETS_PER_ADDRESS": "the maximum is half of KB_MAX_CONNECTIONS_PER_ADDRESS",
+    }
     engine_url: Annotated[
         str,
         Setting(
@@ -121,7 +126,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "KB_MAX_CONNECTIONS",
-            "maximum number of open connections per worker; reduced to the limit on open files",
+            "maximum number of open connections per worker, half of them WebSockets; reduced to the limit on "
+            "open files",
         ),
         msgspec.Meta(ge=1),
     ] = CONNECTIONS
@@ -129,27 +135,11 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "KB_MAX_CONNECTIONS_PER_ADDRESS",
-            "maximum connections per address except loopback; behind a trusted proxy, maximum requests",
+            "maximum connections per address except loopback, half of them WebSockets; behind a trusted "
+            "proxy, maximum requests",
         ),
         msgspec.Meta(ge=1),
     ] = 512
-    max_websockets: Annotated[
-        int,
-        Setting(
-            "KB_MAX_WEBSOCKETS",
-            "maximum number of open WebSockets per worker, at most half of its connections",
-        ),
-        msgspec.Meta(ge=0),
-    ] = 2048
-    max_websockets_per_address: Annotated[
-        int,
-        Setting(
-            "KB_MAX_WEBSOCKETS_PER_ADDRESS",
-            "maximum number of open WebSockets per address, except loopback, in each worker",
-        ),
-        msgspec.Meta(ge=0),
-    ] = 256
-    header_timeout: HeaderTimeout = HEADER_SECONDS
     fast_path: Annotated[
         bool,
         Setting("KB_FAST_PATH", "answer plain tool calls on a fast path that bypasses the MCP SDK's kernel"),

@@ -33,6 +33,8 @@ def start(settings: ServerSettings, engine_command: Sequence[str] | None = None)
     """
     names = checked_names(settings.toolsets)
     configure_logging(settings.log_level, part="server", secrets=settings.secrets)
+    for warning in settings.removal_warnings():
+        log.warning(warning)
     with exporting(os.environ), writing(settings.audit, settings.home):
         asyncio.run(_serve(settings, names, engine_command))
 

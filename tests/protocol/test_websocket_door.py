@@ -52,7 +52,7 @@ async def _until_none_is_left(kind: type) -> None:
 
 
 async def test_websockets_past_the_bound_are_refused_on_all_endpoints(serve: Serve, connect: Connect) -> None:
-    served = await serve(settings={"max_websockets": 2})
+    served = await serve(settings={"max_connections": 4})
     first, _ = [await connect(served, path) for path in ("/mcp", "/mcp/fake")]
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await connect(served)
@@ -75,7 +75,7 @@ async def test_websockets_take_at_most_half_of_the_connections(serve: Serve, con
 
 
 async def test_a_proxys_clients_have_a_bound_each(serve: Serve, connect: Connect) -> None:
-    settings = {"max_websockets_per_address": 1, "trusted_proxies": ["127.0.0.1"]}
+    settings = {"max_connections_per_address": 2, "trusted_proxies": ["127.0.0.1"]}
     served = await serve(settings=settings)
     for client in ("192.0.2.1", "192.0.2.2"):
         await connect(served, headers={"X-Forwarded-For": client})

@@ -19,6 +19,7 @@ from aiohttp import hdrs, web
 from kb_contracts.http.admission import LINGER_SECONDS, RETRY_SECONDS, Admission, stop_listening
 from kb_contracts.http.certificate import Certificate
 from kb_contracts.http.connections import (
+    HEADER_SECONDS,
     ConnectionLimits,
     ConnectionTable,
     Intake,
@@ -110,7 +111,7 @@ def build_app(
     app[LIMITS] = ConnectionLimits(
         settings.max_connections,
         settings.max_connections_per_address,
-        settings.header_timeout,
+        HEADER_SECONDS,
         **bounded,
     )
     app.router.add_routes(routes)
@@ -137,8 +138,8 @@ def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: 
         trusted_proxies=settings.trusted_proxies,
         sockets=replace(
             options.sockets,
-            open=min(settings.max_websockets, settings.max_connections // 2),
-            per_address=settings.max_websockets_per_address,
+            open=settings.max_connections // 2,
+            per_address=(settings.max_connections_per_address + 1) // 2,  # at least one
             owner_of=owner_of,
         ),
         names=SettingNames("KB_MCP_API_KEY", "KB_ALLOWED_HOSTS", "KB_ALLOWED_ORIGINS"),

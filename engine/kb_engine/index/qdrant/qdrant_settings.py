@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,6 +14,9 @@ from kb_config.settings import Setting, Settings, SettingsError
 class QdrantSettings(Settings, frozen=True, kw_only=True):
     """Settings of the Qdrant index, used if `VECTOR_DB_TYPE` is `qdrant`. Times are in seconds."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "QDRANT_WRITE_REPLICAS": "a majority of QDRANT_REPLICAS confirms each write"
+    }
     url: Annotated[str, Setting("QDRANT_URL", "URL of Qdrant, http://HOST:PORT or https://HOST:PORT")] = ""
     api_key: Annotated[str, Setting("QDRANT_API_KEY", "API key of Qdrant; empty: none", secret=True)] = ""
     collection: Annotated[
@@ -31,11 +35,6 @@ class QdrantSettings(Settings, frozen=True, kw_only=True):
         Setting("QDRANT_REPLICAS", "number of copies of each shard of a new collection"),
         msgspec.Meta(ge=1),
     ] = 1
-    write_replicas: Annotated[
-        int,
-        Setting("QDRANT_WRITE_REPLICAS", "number of copies that must confirm a write; 0: a majority"),
-        msgspec.Meta(ge=0),
-    ] = 0
     exact_up_to: Annotated[
         int,
         Setting("QDRANT_EXACT_UP_TO", "maximum number of chunks for exact vector search; above: HNSW"),
@@ -43,10 +42,6 @@ class QdrantSettings(Settings, frozen=True, kw_only=True):
     ] = 100_000
 
     def __post_init__(self) -> None:
-        if self.write_replicas > self.replicas:
-            raise SettingsError(
-                f"QDRANT_WRITE_REPLICAS={self.write_replicas}: is more than QDRANT_REPLICAS={self.replicas}"
-            )
         if not (self.api_key.isascii() and self.api_key.isprintable()):
             raise SettingsError("QDRANT_API_KEY: holds characters that no HTTP header takes")
         if not self.url:
@@ -65,5 +60,5 @@ class QdrantSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def written_copies(self) -> int:
-        """Number of copies that must have a write before it succeeds."""
-        return self.write_replicas or self.replicas // 2 + 1
+        """Number of copies that must have a write before it succeeds: a majority."""
+        return self.replicas // 2 + 1

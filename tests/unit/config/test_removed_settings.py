@@ -1,0 +1,80 @@
+"""Names of former settings: each that is still set is reported at start, and never refused."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kb_cli.main import main
+from kb_config.settings import Settings
+from kb_engine.app import create_app
+from kb_engine.settings import EngineSettings
+from kb_load.processes import clean_environment
+from kb_server.settings import ServerSettings
+
+
+@pytest.mark.parametrize("kind", [ServerSettings, EngineSettings])
+def test_every_removed_name_that_is_set_is_reported_with_its_replacement(kind: type[Settings]) -> None:
+    removed = kind.removed()
+    assert "KB_HEADER_TIMEOUT" in removed
+    settings = kind.read(dict.fromkeys(removed, "no number"))
+    reported = sorted(settings.removal_warnings())
+    assert [line.partition(" ")[0] for line in reported] == sorted(removed)
+    assert all(any(reason in line for line in reported) for reason in removed.values())
+
+
+def test_a_removed_name_is_reported_from_the_file_and_only_if_it_is_set(tmp_path: Path) -> None:
+    file = tmp_path / "kb.toml"
+    file.write_text("KB_MAX_WEBSOCKETS = 12\n")
+    (warning,) = ServerSettings.read({"KB_HEADER_TIMEOUT": ""}, file=file).removal_warnings()
+    assert "KB_MAX_WEBSOCKETS has no effect any more: the maximum is half of KB_MAX_CONNECTIONS" in warning
+
+
+def test_no_removed_name_is_a_setting() -> None:
+    for kind in (ServerSettings, EngineSettings):
+        assert not kind.removed().keys() & {entry.variable for entry in kind.describe({})}
+
+
+def test_the_command_line_accepts_a_removed_name_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("kb.toml").write_text("KB_OCR_TIMEOUT = 60\n")
+    assert main(["config"]) == 0
+    assert "KB_OCR_TIMEOUT" not in capsys.readouterr().out
+
+
+async def test_the_engine_reports_a_removed_name_at_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    environ = {"KB_HOME": str(tmp_path), "KB_EMBEDDER": "hash", "KB_KEEP_FAILED_BYTES": "1"}
+    with caplog.at_level(logging.WARNING, "kb_engine"):
+        app = await create_app(EngineSettings.read(environ))
+        await app.cleanup()
+    assert "KB_KEEP_FAILED_BYTES has no effect any more" in caplog.text
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", [["stdio", "--toolset", "textfile"], ["serve"]])
+def test_the_server_reports_a_removed_name_at_start(command: list[str], tmp_path: Path) -> None:
+    """`kb serve` ends after its report, because the certificate does not exist."""
+    (text := tmp_path / "text.txt").write_text("text")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "kb_cli.main", *command],
+        env=clean_environment(
+            KB_HOME=str(tmp_path),
+            KB_TEXT_FILE=str(text),
+            KB_TLS_CERT=str(tmp_path / "none"),
+            KB_TLS_KEY=str(tmp_path / "none"),
+            KB_HEADER_TIMEOUT="5",
+        ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "KB_HEADER_TIMEOUT has no effect any more" in done.stderr

@@ -8,7 +8,7 @@ from functools import cache
 from msgspec.structs import replace
 
 from kb_readers.failures import ExtractionFailed
-from kb_readers.markdown import title_of
+from kb_readers.markdown import given_title, title_of
 from kb_readers.model import Extraction, Page
 
 FEW_LETTERS = 100
@@ -85,7 +85,17 @@ def read_text(data: bytes, mime_type: str) -> Extraction:
     """Return plain text, data or Markdown as one page; the encoding is UTF-8 or that of a mark."""
     text = decode(data, encoding_by_mark(data) or "utf-8")
     extraction = Extraction([Page(None, text)], None, "text_extraction", mime_type)
-    return replace(extraction, title=title_of(text)) if extraction.is_markdown else extraction
+    if not extraction.is_markdown:
+        return extraction
+    return replace(extraction, title=given_title(_title_in_front_matter(text)) or title_of(text))
+
+
+def _title_in_front_matter(text: str) -> str | None:
+    if not text.startswith(("---", "+++")):
+        return None
+    from kb_readers.front_matter import title_in  # late: every reader would import YAML at its start
+
+    return title_in(text)
 
 
 def count_letters(text: str) -> int:

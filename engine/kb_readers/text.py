@@ -7,6 +7,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
+from kb_contracts.semantics.encodings import codec_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import given_title, title_of
 from kb_readers.model import Extraction, Page
@@ -37,7 +38,7 @@ def codec_named(label: str) -> str:
     try:
         return codecs.lookup(label).name
     except (LookupError, ValueError):  # ValueError for labels that are not ASCII, or have a NUL character
-        return ""
+        return codec_of(label) or ""
 
 
 def decode(data: bytes, encoding: str) -> str:

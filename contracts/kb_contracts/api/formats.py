@@ -47,6 +47,11 @@ class Format:
     doc_type: DocType
     takes_ocr: bool = False
 
+    @property
+    def is_text(self) -> bool:
+        """True if a file is text in one encoding, which its sender may declare."""
+        return self.mime_type.startswith("text/") or self.doc_type == "data"
+
 
 _OPEN_XML = "application/vnd.openxmlformats-officedocument."
 

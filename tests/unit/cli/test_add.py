@@ -30,7 +30,7 @@ class Scripted:
     fields: list[m.FileFields] = field(default_factory=list)
 
     def send_file(
-        self, filename: str, content: io.BufferedReader, fields: m.FileFields, *, as_text: bool = False
+        self, filename: str, content: io.BufferedReader, fields: m.FileFields, **_options: object
     ) -> m.Job:
         self.fields.append(fields)
         content.read()

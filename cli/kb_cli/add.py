@@ -226,6 +226,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
             wait=not options.no_wait,
             force_ocr=options.force_ocr,
             as_text=options.as_text,
+            encoding=options.encoding,
         )
         results = ended + adding.run(found)
     if not out.answered(results):
@@ -320,6 +321,8 @@ class Adding:
     force_ocr: bool = False
     as_text: bool = False
     """Send files of unknown formats as text."""
+    encoding: str = ""
+    """The declared encoding of texts; empty for UTF-8."""
     clock: Callable[[], float] = monotonic
     _refused_kinds: set[str] = field(default_factory=set)
     _waiting: deque[tuple[Found | Written, str]] = field(default_factory=deque)
@@ -398,7 +401,9 @@ class Adding:
 
     def _send_file(self, file: Found) -> m.Job:
         with _Watched(io.FileIO(file.path), self.progress) as content:
-            return self.client.send_file(file.path.name, content, self._fields(file), as_text=self.as_text)
+            return self.client.send_file(
+                file.path.name, content, self._fields(file), as_text=self.as_text, encoding=self.encoding
+            )
 
     def _fields(self, file: Found) -> m.FileFields:
         return m.FileFields(

@@ -128,16 +128,24 @@ class EngineClient:
                     to.write(block)
 
     def send_file(
-        self, filename: str, content: IO[bytes], fields: m.FileFields, *, as_text: bool = False
+        self,
+        filename: str,
+        content: IO[bytes],
+        fields: m.FileFields,
+        *,
+        as_text: bool = False,
+        encoding: str = "",
     ) -> m.Job:
         """Call `CREATE_JOB` with a file, read from `content` as it is sent.
 
-        `as_text`: a file of unknown format is text.
+        `as_text`: a file of unknown format is text. `encoding`: the label of a text's encoding.
 
         Raises:
             QueueFull, UnsupportedFormat: and `CliError` for all other failures.
         """
         content_type = "text/plain" if as_text else "application/octet-stream"
+        if encoding:
+            content_type += f"; charset={encoding}"
         form = {"files": {"file": (filename, content, content_type)}, "data": to_params(fields)}
         return self._exchange(CREATE_JOB, {}, form)
 

@@ -334,6 +334,7 @@ COMMANDS = (
         _arg("--force-ocr", action="store_true",
              help="read PDF by OCR even if it has text; no effect on other types"),
         _arg("--as-text", action="store_true", help="treat files of unknown types as text (UTF-8)"),
+        _arg("--encoding", default="", metavar="NAME", help="encoding of texts, like windows-1252 (UTF-8)"),
         _arg("--private", action="store_true", help="also fetch URLs at non-public addresses"),
     )),
     Command("sync", "kb_cli.sync.sync_command:run", "synchronize a collection with a folder", (

@@ -25,8 +25,7 @@ _DECLARED = re.compile(
     re.IGNORECASE,
 )
 # As in browsers: Latin 1 and ASCII mean Windows 1252, East Asian encodings include the characters added to
-# them later, and a declaration of UTF-16, itself readable as ASCII, is wrong. The last entries are labels
-# unknown to Python.
+# them later, and a declaration of UTF-16, itself readable as ASCII, is wrong.
 _READ_AS = {
     "iso8859-1": "cp1252",
     "ascii": "cp1252",
@@ -38,14 +37,10 @@ _READ_AS = {
     "utf-16": "utf-8",
     "utf-16-le": "utf-8",
     "utf-16-be": "utf-8",
-    "x-gbk": "gb18030",
-    "x-sjis": "cp932",
-    "windows-31j": "cp932",
-    "iso-8859-8-i": "iso8859-8",
 }
 _TAKEN = frozenset(
     ["utf-8", "cp1252", "gb18030", "big5hkscs", "cp932", "euc_jp"]
-    + ["iso2022_jp", "cp949", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp874", "tis-620"]
+    + ["iso2022_jp", "cp949", "koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "cp866", "cp874", "tis-620"]
     + [f"cp125{n}" for n in range(9)]
     + [f"iso8859-{n}" for n in range(2, 17)]
 )

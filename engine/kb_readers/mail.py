@@ -1,24 +1,27 @@
 """An e-mail as text: sender, recipients, date and body; attachments are listed by name.
 
-A message is a tree of parts. Leaves of plain text and HTML without a filename are read, of alternatives only
-one; all other leaves are attachments.
+A message is a tree of parts. Leaves of plain text and HTML without a filename are read; attached messages and
+the reports of mail servers are read as messages within the message; all other leaves are attachments. Of
+alternatives the plain text is read, unless it is a stub beside the HTML.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from email import message_from_bytes, policy
+from email import message_from_bytes
 from email.errors import CloseBoundaryNotFoundDefect
 from email.message import EmailMessage
+from email.policy import EmailPolicy
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import damaged, unsafe
+from kb_readers.failures import ExtractionFailed, damaged, unsafe
 from kb_readers.html import encoding_named, find_encoding, markdown_of
 from kb_readers.markdown import escaped, given_title, one_line
-from kb_readers.model import Extraction, Page
+from kb_readers.model import Extraction, Page, TextBudget
 from kb_readers.remarks import names_listed
 from kb_readers.text import codec_named, decode, encoding_by_mark
 
@@ -26,8 +29,27 @@ _FORMAT = FORMATS["eml"]
 _HEADERS = ("From", "To", "Cc", "Date")
 _LONGEST_HEADER = 1_000
 _DEEPEST = 100
+_MOST_MESSAGES = 1_000
+"""Maximum number of messages within a message that are read."""
 
-_TEXTS = frozenset(["text/plain", "text/html"])
+_TEXTS = frozenset(["text/plain", "text/html", "text/rfc822-headers"])
+_MESSAGES = frozenset(["message/rfc822", "message/global", "message/news"])
+_REPORTS = frozenset(
+    """message/delivery-status message/global-delivery-status message/disposition-notification
+    message/global-disposition-notification message/feedback-report""".split()  # noqa: SIM905 - read as words
+)
+"""Blocks of header fields, by which programs report on a message."""
+_NOT_OF_THE_WHOLE = frozenset(["undecodable_text", "file_corrupt"])
+"""Failures of one form of a text, or of one message within another, beside which the rest is read."""
+
+_TIMES, _MORE = 3, 50
+"""The HTML replaces the plain text from so many times its words, if it also has so many words more."""
+
+_UNQUOTED = re.compile(r"(;\s*boundary\s*=\s*)([^\s\";]+)", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_ESCAPE = b"\x1b"
+"""Begins the other characters of a seven-bit encoding."""
+
 _OF_MAIL_ALONE = frozenset(
     """utf-7 utf-16 utf-16-le utf-16-be utf-32 utf-32-le utf-32-be iso2022_kr hz
     cp437 cp850 cp852""".split()  # noqa: SIM905 - read as words
@@ -35,25 +57,32 @@ _OF_MAIL_ALONE = frozenset(
 """Encodings in mail that no web page may use."""
 
 
+class _Policy(EmailPolicy):
+    """Lets a boundary have any characters without quotation marks, as mail programs do."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        return name, _UNQUOTED.sub(r'\1"\2"', value) if name.lower() == "content-type" else value
+
+
+_POLICY = _Policy()
+
+
 def read_mail(data: bytes) -> Extraction:
     """Return the message as one page without a number; its subject is the title. Raises ExtractionFailed."""
     with _of_the_library():
-        message = _parsed(data)
-        headers = [(name, one_line(str(message[name] or ""))) for name in _HEADERS]
-        title = given_title(str(message["Subject"] or ""))
-        leaves = list(_leaves(message))
-        attached = [_name(leaf) for leaf, within in leaves if not _is_text(leaf, within)]
-        text = _text(message)
-    if not any(value for _, value in headers):
+        reading = _Reading(data)
+        title, head = _title(reading.message), _head(reading.message)
+        text = reading.text()
+    if not head:
         raise damaged(_FORMAT.label, "it says neither from whom nor to whom it is")
-    head = "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in headers if value)
-    names = names_listed(attached)
+    names = names_listed(reading.unread)
     parts = [f"# {title}" if title else "", head, text, f"Attachments: {names}" if names else ""]
     page = "\n\n".join(filter(None, parts)).replace("\0", "")
-    is_cut_off = any(isinstance(each, CloseBoundaryNotFoundDefect) for each in message.defects)
     remarks = [
-        "It may be cut off: the end of its last part is missing." if is_cut_off else "",
+        "It may be cut off: the end of its last part is missing." if reading.is_cut_off else "",
         "" if text else "There is no text below its headers.",
+        *dict.fromkeys(reading.remarks),
         f"Attachments are not read: {names}" if names else "",
     ]
     remark = " ".join(filter(None, remarks)) or None
@@ -63,10 +92,7 @@ def read_mail(data: bytes) -> Extraction:
 def body_of(data: bytes) -> str:
     """Return the text of a message without its headers, as Markdown. Raises ExtractionFailed."""
     with _of_the_library():
-        message = _parsed(data)
-        for _ in _leaves(message):  # checks the depth
-            pass
-        return _text(message)
+        return _Reading(data).text()
 
 
 @contextmanager
@@ -81,14 +107,140 @@ def _of_the_library() -> Iterator[None]:
 
 
 def _parsed(data: bytes) -> EmailMessage:
-    message = message_from_bytes(data.removeprefix(codecs.BOM_UTF8).lstrip(), policy=policy.default)
+    message = message_from_bytes(data.removeprefix(codecs.BOM_UTF8).lstrip(), policy=_POLICY)
     assert isinstance(message, EmailMessage), "what the policy makes"
     return message
 
 
-def _is_multipart(part: EmailMessage) -> bool:
-    """True by content type: an attached message has parts too, and does not count."""
-    return part.get_content_maintype() == "multipart"
+class _Reading:
+    """The text of one message, with the names of the parts that are not read."""
+
+    def __init__(self, data: bytes) -> None:
+        marked = encoding_by_mark(data)
+        self._is_wide = marked in ("utf-16", "utf-32")
+        self.message = _parsed(data.decode(marked).encode() if marked and self._is_wide else data)
+        self.unread: list[str] = []
+        self.remarks: list[str] = []
+        self.is_cut_off = False
+        self._messages = 0
+        self._budget = TextBudget()
+
+    def text(self) -> str:
+        """Return the text below the headers; read it once."""
+        return self._text(self.message, "", 0)
+
+    def _text(self, part: EmailMessage, within: str, depth: int) -> str:
+        """Return all text of a part that is inside a multipart of the kind `within`."""
+        if depth > _DEEPEST:
+            raise unsafe(_FORMAT.label, f"parts more than {_DEEPEST:,} deep")
+        if part.get_content_maintype() == "multipart":
+            return self._text_of_parts(part, depth + 1)
+        kind = part.get_content_type()
+        if kind in _MESSAGES:
+            return self._text_of_message(part, depth + 1)
+        if kind in _REPORTS and isinstance(part.get_payload(), list):
+            return "\n\n".join(filter(None, map(_fields, _parts(part))))
+        if not _is_text(part, within):
+            self.unread.append(_name(part))
+            return ""
+        text = self._text_of_leaf(part)
+        self._budget.spend(text)
+        return text
+
+    def _text_of_parts(self, part: EmailMessage, depth: int) -> str:
+        if any(isinstance(each, CloseBoundaryNotFoundDefect) for each in part.defects):
+            self.is_cut_off = True
+        kind, parts = part.get_content_subtype(), _parts(part)
+        if kind == "alternative":
+            return self._text_of_alternatives(parts, depth)
+        return "\n\n".join(filter(None, [self._text(each, kind, depth) for each in parts]))
+
+    def _text_of_alternatives(self, parts: list[EmailMessage], depth: int) -> str:
+        """Return the plain text, the HTML that says much more, or both if they say different things."""
+        plain, rich, failures = "", "", []
+        for part in parts:
+            try:
+                text = self._text(part, "alternative", depth)
+            except ExtractionFailed as failed:
+                if failed.code not in _NOT_OF_THE_WHOLE:
+                    raise
+                failures.append(failed)
+                continue
+            if _has_html(part):
+                rich = rich or text
+            else:
+                plain = plain or text
+        if failures:
+            if not (plain or rich):
+                raise failures[0]
+            self.remarks.append("One of the forms of its text cannot be decoded and was not read.")
+        if not (plain and rich):
+            return plain or rich
+        words, rich_words = _WORD.findall(plain.casefold()), _WORD.findall(rich.casefold())
+        if len(rich_words) >= max(_TIMES * len(words), len(words) + _MORE):
+            self.remarks.append("Its HTML was read instead of its plain text, which has far fewer words.")
+            return rich
+        known = set(rich_words)
+        if len(rich_words) > len(words) > 2 * sum(word in known for word in words):
+            return f"{plain}\n\n{rich}"
+        return plain
+
+    def _text_of_message(self, part: EmailMessage, depth: int) -> str:
+        """Return a message within the message, under its subject; or note that it is not read."""
+        self._messages += 1
+        if self._messages > _MOST_MESSAGES:
+            self.unread.append(_name(part))
+            return ""
+        unread = len(self.unread)
+        try:
+            with _of_the_library():
+                message = _within(part)
+                title, head, text = _title(message), _head(message), self._text(message, "", depth)
+        except ExtractionFailed as failed:
+            if failed.code not in _NOT_OF_THE_WHOLE:
+                raise
+            self.unread[unread:] = [_name(part)]
+            return ""
+        return "\n\n".join(filter(None, [f"## {title}" if title else "", head, text]))
+
+    def _text_of_leaf(self, leaf: EmailMessage) -> str:
+        data, is_html = _bytes(leaf), leaf.get_content_subtype() == "html"
+        text = decode(data, "utf-8" if self._is_text_of_file(leaf) else _encoding(leaf, data, is_html))
+        if is_html:
+            return markdown_of(text).strip()
+        declared = {} if leaf["Content-Type"] is None else leaf["Content-Type"].params
+        if declared.get("format", "").lower() == "flowed":
+            text = _unwrapped(text, deletes_space=declared.get("delsp", "").lower() == "yes")
+        return "\n".join(map(escaped, text.strip().splitlines()))
+
+    def _is_text_of_file(self, leaf: EmailMessage) -> bool:
+        """True if the file is UTF-16, and so are the parts that are not encoded for transfer."""
+        transferred = leaf["Content-Transfer-Encoding"]
+        return self._is_wide and (transferred is None or transferred.cte in ("7bit", "8bit", "binary"))
+
+
+def _title(message: EmailMessage) -> str | None:
+    return given_title(str(message["Subject"] or ""))
+
+
+def _head(message: EmailMessage) -> str:
+    headers = [(name, one_line(str(message[name] or ""))) for name in _HEADERS]
+    return "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in headers if value)
+
+
+def _fields(block: EmailMessage) -> str:
+    """Return all header fields of a block of a report."""
+    found = ((name, one_line(str(value))) for name, value in block.items())
+    return "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in found)
+
+
+def _within(part: EmailMessage) -> EmailMessage:
+    """Return the message in a part, which may be encoded for transfer."""
+    (message,) = _parts(part)
+    transferred = part["Content-Transfer-Encoding"]
+    if transferred is not None and transferred.cte == "base64":
+        return _parsed(b64decode("".join(str(message.get_payload()).split()), validate=True))
+    return message
 
 
 def _parts(part: EmailMessage) -> list[EmailMessage]:
@@ -98,15 +250,8 @@ def _parts(part: EmailMessage) -> list[EmailMessage]:
     return [each for each in parts if isinstance(each, EmailMessage)]
 
 
-def _leaves(part: EmailMessage, within: str = "", depth: int = 0) -> Iterator[tuple[EmailMessage, str]]:
-    """Yield the leaves in order, each with the kind of its multipart."""
-    if depth > _DEEPEST:
-        raise unsafe(_FORMAT.label, f"parts more than {_DEEPEST:,} deep")
-    if not _is_multipart(part):
-        yield part, within
-        return
-    for each in _parts(part):
-        yield from _leaves(each, part.get_content_subtype(), depth + 1)
+def _has_html(part: EmailMessage) -> bool:
+    return any(each.get_content_type() == "text/html" for each in part.walk())
 
 
 def _is_text(leaf: EmailMessage, within: str) -> bool:
@@ -119,25 +264,19 @@ def _name(leaf: EmailMessage) -> str:
     return one_line(leaf.get_filename() or leaf.get_content_type())
 
 
-def _text(part: EmailMessage, within: str = "") -> str:
-    """Return all text of a part; of alternatives the first non-blank one, preferably plain text."""
-    if not _is_multipart(part):
-        return _text_of_leaf(part) if _is_text(part, within) else ""
-    kind, parts = part.get_content_subtype(), _parts(part)
-    if kind == "alternative":
-        parts = sorted(parts, key=_has_html)
-    texts = filter(None, (_text(each, kind) for each in parts))
-    return next(texts, "") if kind == "alternative" else "\n\n".join(texts)
-
-
-def _has_html(part: EmailMessage) -> bool:
-    return any(leaf.get_content_type() == "text/html" for leaf, _ in _leaves(part))
-
-
-def _text_of_leaf(leaf: EmailMessage) -> str:
-    data, is_html = _bytes(leaf), leaf.get_content_subtype() == "html"
-    text = decode(data, _encoding(leaf, data, is_html))
-    return markdown_of(text).strip() if is_html else "\n".join(map(escaped, text.strip().splitlines()))
+def _unwrapped(text: str, *, deletes_space: bool) -> str:
+    """Return text in format=flowed (RFC 3676) with a line for each paragraph; quotations keep their marks."""
+    lines: list[list[str]] = []
+    open_depth = -1  # of the quotation that the next line continues
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip(">"))
+        words = line[depth:].removeprefix(" ")
+        if depth != open_depth or words == "-- ":
+            lines.append([f"{'>' * depth} " if depth else ""])
+        flows = words.endswith(" ") and words != "-- "
+        lines[-1].append(words[:-1] if flows and deletes_space else words)
+        open_depth = depth if flows else -1
+    return "\n".join(map("".join, lines))
 
 
 def _bytes(leaf: EmailMessage) -> bytes:
@@ -159,6 +298,13 @@ def _encoding(leaf: EmailMessage, data: bytes, is_html: bool) -> str:
     name = codec_named(declared)
     if name == "ascii":
         return find_encoding(data) if is_html else encoding_by_mark(data) or "utf-8"
+    if marked := encoding_by_mark(data):
+        return marked
     if name in _OF_MAIL_ALONE:
         return name
-    return encoding_by_mark(data) or encoding_named(declared, "message")
+    try:
+        return encoding_named(declared, "message")
+    except ExtractionFailed:
+        if data.isascii() and _ESCAPE not in data:
+            return "ascii"
+        raise

@@ -7,8 +7,9 @@ from functools import cache
 
 from msgspec.structs import replace
 
+from kb_contracts.semantics.encodings import codec_of
 from kb_readers.failures import ExtractionFailed
-from kb_readers.markdown import title_of
+from kb_readers.markdown import given_title, title_of
 from kb_readers.model import Extraction, Page
 
 FEW_LETTERS = 100
@@ -37,7 +38,7 @@ def codec_named(label: str) -> str:
     try:
         return codecs.lookup(label).name
     except (LookupError, ValueError):  # ValueError for labels that are not ASCII, or have a NUL character
-        return ""
+        return codec_of(label) or ""
 
 
 def decode(data: bytes, encoding: str) -> str:
@@ -85,7 +86,17 @@ def read_text(data: bytes, mime_type: str) -> Extraction:
     """Return plain text, data or Markdown as one page; the encoding is UTF-8 or that of a mark."""
     text = decode(data, encoding_by_mark(data) or "utf-8")
     extraction = Extraction([Page(None, text)], None, "text_extraction", mime_type)
-    return replace(extraction, title=title_of(text)) if extraction.is_markdown else extraction
+    if not extraction.is_markdown:
+        return extraction
+    return replace(extraction, title=given_title(_title_in_front_matter(text)) or title_of(text))
+
+
+def _title_in_front_matter(text: str) -> str | None:
+    if not text.startswith(("---", "+++")):
+        return None
+    from kb_readers.front_matter import title_in  # late: every reader would import YAML at its start
+
+    return title_in(text)
 
 
 def count_letters(text: str) -> int:

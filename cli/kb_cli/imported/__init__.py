@@ -2,7 +2,6 @@
 
 kinds.py         the supported kinds
 detection.py     the kind of a folder or a file
-front_matter.py  the YAML at the beginning of a Markdown file
 tags.py          the tags that kb can keep
 markdown.py      the properties of a Markdown file, in the dialects of Obsidian and basic-memory
 memories.py      the JSON of mcp-memory-service

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kb_cli.add import Details
-from kb_cli.imported import front_matter, tags
+from kb_cli.imported import tags
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import check_metadata
+from kb_readers import front_matter
 
 Dialect = Literal["obsidian", "basic-memory"]
 
@@ -36,8 +37,6 @@ _CREATED = ("created", "created_at", "date created", "created at", "creation dat
 _UPDATED = ("updated", "updated_at", "modified", "date modified", "updated at", "last modified")
 _TAGS = ("tags", "tag")
 _ALIASES = ("aliases", "alias")
-
-_NOTHING = ("null", "~")
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"`[^`]*`")
@@ -200,7 +199,7 @@ def _texts(value: Any) -> list[str]:
 def _text(value: Any) -> str:
     """Return the value on one line; empty if it is not a text."""
     text = " ".join(value.split()) if isinstance(value, str) else ""
-    return "" if text in _NOTHING else text
+    return "" if text in front_matter.NOTHING else text
 
 
 def _is_date(value: Any) -> bool:

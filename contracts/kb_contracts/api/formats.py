@@ -49,6 +49,11 @@ class Format:
     is_plain: bool = False
     """True if the file is stored as its decoded text, without headings."""
 
+    @property
+    def is_text(self) -> bool:
+        """True if a file is text in one encoding, which its sender may declare."""
+        return self.mime_type.startswith("text/") or self.doc_type == "data"
+
 
 _OPEN_XML = "application/vnd.openxmlformats-officedocument."
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument."

@@ -490,7 +490,8 @@ class FileFields(Request):
     """`POST /jobs` as multipart: the fields beside the part `file`. `tags` and `metadata` are JSON texts.
 
     The extension of a file's name determines its format. A file of unknown extension is accepted as text if
-    the part `file` has `Content-Type: text/plain`, and is refused otherwise.
+    the part `file` has `Content-Type: text/plain`, and is refused otherwise. The `charset` of that header is
+    the encoding of a text (labels of the WHATWG Encoding Standard); the text is kept in UTF-8.
     """
 
     title: Title | None = None

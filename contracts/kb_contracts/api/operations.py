@@ -358,7 +358,7 @@ CREATE_JOB = _post(
     m.Job,
     multipart=m.FileFields,
     status=HTTPStatus.ACCEPTED,
-    errors=("unsupported_format", "queue_full"),
+    errors=("undecodable_text", "unsupported_format", "queue_full"),
     example={"text": "User prefers concise responses", "tags": ["collection:memory"]},
     links=_JOB_LINKS,
     on_behalf=True,

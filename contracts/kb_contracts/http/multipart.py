@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any, Protocol
 
 import msgspec
@@ -16,8 +17,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import format_of
 from kb_contracts.api.models import FileFields
 from kb_contracts.http.decoding import misfit
+from kb_contracts.semantics.encodings import ToUtf8, codec_of
 
 _FIELD_BYTES = 262_144
 _FILENAME_CHARS = 255
@@ -37,7 +40,10 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFile:
-    """A file that arrived completely. `filename` is a bare name; `size` is in bytes."""
+    """A file that arrived completely. `filename` is a bare name; `size` is in bytes.
+
+    A text in another declared encoding arrives as UTF-8: size and hash are those of the converted text.
+    """
 
     fields: FileFields
     filename: str
@@ -76,7 +82,8 @@ async def receive_file(
         fields = {name: _field(name, text.encode()) for name, text in source.fields.items()}
         filename = bare_name(source.filename)
         sink = await open_sink(filename, source.content_type)
-        file = (filename, *await _pour(source.blocks, sink, max_bytes))
+        conversion = _conversion(filename, source.content_type)
+        file = (filename, *await _pour(source.blocks, sink, max_bytes, conversion))
     else:
         fields, file = await _receive_parts(source, open_sink, max_bytes)
     try:
@@ -105,8 +112,10 @@ async def _receive_parts(
                 if file is not None:
                     raise EngineError("invalid_parameter", "Send one file a request.", parameter="file")
                 filename = bare_name(part.filename)
-                sink = await open_sink(filename, part.headers.get(hdrs.CONTENT_TYPE, ""))
-                file = (filename, *await _pour(_blocks(part), sink, max_bytes))
+                content_type = part.headers.get(hdrs.CONTENT_TYPE, "")
+                sink = await open_sink(filename, content_type)
+                conversion = _conversion(filename, content_type)
+                file = (filename, *await _pour(_blocks(part), sink, max_bytes, conversion))
             elif name in fields:
                 raise EngineError("invalid_parameter", f"Part {name!r} stands twice.", parameter=name)
             else:
@@ -130,15 +139,49 @@ async def _blocks(part: BodyPartReader) -> AsyncIterator[bytes]:
         yield bytes(data)
 
 
-async def _pour(blocks: AsyncIterator[bytes], sink: Sink, max_bytes: int) -> tuple[int, str]:
+def _conversion(filename: str, content_type: str) -> ToUtf8 | None:
+    """Return the conversion of a text whose content type declares another encoding than UTF-8, or None."""
+    message = Message()
+    message["Content-Type"] = content_type
+    label = message.get_content_charset()
+    if label is None or not format_of(filename, content_type).is_text:
+        return None
+    codec = codec_of(label)
+    if codec is None:
+        raise EngineError(
+            "invalid_parameter", f"The charset of the file is not known: {label[:40]}.", parameter="file"
+        )
+    return None if codec == "utf-8" else ToUtf8(codec)
+
+
+async def _pour(
+    blocks: AsyncIterator[bytes], sink: Sink, max_bytes: int, conversion: ToUtf8 | None
+) -> tuple[int, str]:
     digest = hashlib.sha256()
-    size = 0
-    async for data in blocks:
+    received = size = 0
+
+    async def write(data: bytes, *, final: bool = False) -> None:
+        nonlocal size
+        if conversion is not None:
+            try:
+                data = conversion.convert(data, final=final)
+            except UnicodeDecodeError as error:
+                raise EngineError(
+                    "undecodable_text",
+                    f"The file is not {error.encoding.upper()} text, although its content type says so.",
+                    parameter="file",
+                ) from error
         size += len(data)
-        if size > max_bytes:
-            raise EngineError("payload_too_large", f"The file is over the limit of {max_bytes} bytes.")
         digest.update(data)
         await sink.write(data)
+
+    async for data in blocks:
+        received += len(data)
+        if received > max_bytes:
+            raise EngineError("payload_too_large", f"The file is over the limit of {max_bytes} bytes.")
+        await write(data)
+    if conversion is not None:
+        await write(b"", final=True)
     return size, digest.hexdigest()
 
 

@@ -23,7 +23,8 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _FRONT_MATTER = re.compile(
-    r"---[ \t\r]*\n(?:(?!---[ \t\r]*$)[^\n]{0,1000}\n){0,200}?---[ \t\r]*$", re.MULTILINE
+    r"(?P<mark>---|\+{3})[ \t\r]*\n(?:(?!(?P=mark)[ \t\r]*$)[^\n]{0,1000}\n){0,200}?(?P=mark)[ \t\r]*$",
+    re.MULTILINE,
 )
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+$")
 _PARAGRAPH = re.compile(r" {0,3}[^\s#>|`~=*+-]")

@@ -139,6 +139,44 @@ def test_text_of_an_unknown_kind_is_taken_where_its_part_says_so(kb: Client, con
 
 
 @pytest.mark.parametrize(
+    ("filename", "content_type", "data"),
+    [
+        ("towns.csv", "text/csv; charset=windows-1252", "Name;Stadt\nMüller;Köln\n".encode("cp1252")),
+        ("a.txt", 'text/plain; charset="UTF-16LE"', "Stadt Köln".encode("utf-16-le")),
+        ("a.md", "application/octet-stream; charset=latin1", "Stadt Köln".encode("utf-16")),
+        (
+            "a.html",
+            "text/html; charset=x-sjis",
+            "<meta charset=utf-8><p>東京 Köln".replace("ö", "o").encode("cp932"),
+        ),
+    ],
+    ids=["Windows 1252", "UTF-16", "byte order mark", "HTML"],
+)
+def test_a_text_is_decoded_as_its_part_declares(
+    kb: Client, filename: str, content_type: str, data: bytes
+) -> None:
+    document = kb.completed(kb.call(ops.CREATE_JOB, files={"file": (filename, data, content_type)}))
+    chunks = kb.call(ops.GET_DOCUMENT, document).chunks
+    assert chunks
+    assert any(word in chunks[0].text for word in ("Köln", "東京"))
+
+
+@pytest.mark.parametrize(
+    ("charset", "code"),
+    [
+        ("x-granite", "invalid_parameter"),
+        ("replacement", "invalid_parameter"),
+        ("euc-jp", "undecodable_text"),
+    ],
+)
+def test_a_text_that_is_not_in_its_declared_encoding_is_refused(kb: Client, charset: str, code: str) -> None:
+    header = f"Content-Type: text/plain; charset={charset}\r\n"
+    file = part('form-data; name="file"; filename="a.txt"', b"\xff\xff", header=header)
+    with kb.adding_jobs(0):
+        problem(post(kb, file + END), code)
+
+
+@pytest.mark.parametrize(
     ("data", "name", "code"),
     [
         (b"%PDF-1.4 no more", "a.pdf", "file_corrupt"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -29,11 +29,14 @@ class Scripted:
     answers: list[str | CliError]
     log: list[str] = field(default_factory=list)
     fields: list[m.FileFields] = field(default_factory=list)
+    encodings: list[str] = field(default_factory=list)
 
     def send_file(
-        self, filename: str, content: io.BufferedReader, fields: m.FileFields, *, as_text: bool = False
+        self, filename: str, content: io.BufferedReader, fields: m.FileFields, *, as_text: bool, encoding: str
     ) -> m.Job:
+        assert not as_text
         self.fields.append(fields)
+        self.encodings.append(encoding)
         content.read()
         answer = self.answers.pop(0)
         self.log.append(f"send {filename}")
@@ -285,3 +288,9 @@ def test_a_path_too_long_for_the_engine_is_left_out_rather_than_cut() -> None:
     """The truncated path could be another file's."""
     long = Found(Path("x"), 0, True, "/" + "x" * 1_000)
     assert adding(Scripted([]))._fields(long).source_path is None
+
+
+def test_a_declared_encoding_is_sent_with_each_file(files: list[Found]) -> None:
+    client = Scripted(["1", "2", "3"])
+    replace(adding(client), encoding="windows-1252").run(files)
+    assert client.encodings == ["windows-1252"] * 3

@@ -15,9 +15,10 @@ from typing import Any, get_args
 
 import pytest
 
-from kb_cli.imported import front_matter, markdown
+from kb_cli.imported import markdown
 from kb_cli.imported.memories import LARGEST
 from kb_cli.output import Exit
+from kb_readers import front_matter
 from tests.unit.cli.conftest import Kb
 
 THEIRS = Path(__file__).parent / "imported"

@@ -122,10 +122,10 @@ def test_attachments_are_named_and_not_read() -> None:
                 "mixed",
                 PLAIN % b"granite",
                 b"Content-Type: text/plain; name=notes.txt\n\nquartz\n",
-                b"Content-Type: message/rfc822\n\nSubject: x\n\nquartz\n",
+                b"Content-Type: message/partial\n\nSubject: x\n\nquartz\n",
             ),
             "granite",
-            "notes.txt, message/rfc822",
+            "notes.txt, message/partial",
         ),
         (
             multipart("mixed", PLAIN % b"granite", *[PDF % (b"attachment", b"a")] * 52),
@@ -133,7 +133,7 @@ def test_attachments_are_named_and_not_read() -> None:
             ", ".join(["a.pdf"] * 50) + " and 2 more",
         ),
     ],
-    ids=["Apple's", "around one", "blank plain", "plain last", "signed", "related", "forwarded", "many"],
+    ids=["Apple's", "around one", "blank plain", "plain last", "signed", "related", "partial", "many"],
 )
 def test_each_part_of_a_mail_is_read_or_named(parts: bytes, words: str, names: str) -> None:
     found = read_mail(HEAD + parts)
@@ -148,9 +148,8 @@ def test_each_part_of_a_mail_is_read_or_named(parts: bytes, words: str, names: s
         (PDF % (b"inline", b"a"), "a.pdf"),
         (b"Content-Type: text/calendar\n\nBEGIN:VCALENDAR\n", "text/calendar"),
         (b"Content-Disposition: attachment; filename=a.txt\n\ngranite\n", "a.txt"),
-        (b"Content-Type: message/rfc822\n\nFrom: bob@example.org\n\ngranite\n", "message/rfc822"),
     ],
-    ids=["PDF", "calendar", "text", "message"],
+    ids=["PDF", "calendar", "text"],
 )
 def test_a_mail_that_is_an_attachment_names_it_and_says_that_there_is_no_text(part: bytes, name: str) -> None:
     found = read_mail(HEAD + part)
@@ -195,8 +194,9 @@ def test_the_text_is_in_the_encoding_that_is_declared_or_utf_8(head: bytes, body
         (b"Content-Type: text/plain; charset=utf-8\n", "Größe".encode("latin-1"), "is not UTF-8 text"),
         (b"Content-Type: text/html\n", "Größe".encode("latin-1"), "is not UTF-8 text"),
         (b"Content-Type: text/plain; charset=gb2312\n", b"\xff\xff", "is not GB18030 text"),
-        (b"Content-Type: text/plain; charset=x-foo\n", b"granite", "an encoding that is not read: x-foo"),
-        (b"Content-Type: text/html; charset=rot13\n", b"granite", "an encoding that is not read: rot13"),
+        (b"Content-Type: text/plain; charset=x-foo\n", b"gr\xe4nite", "an encoding that is not read: x-foo"),
+        (b"Content-Type: text/plain; charset=x-foo\n", b"\x1b$)A\x0e=;;;\x0f", "that is not read: x-foo"),
+        (b"Content-Type: text/html; charset=rot13\n", b"gr\xe4nite", "an encoding that is not read: rot13"),
     ],
 )  # fmt: skip
 def test_text_that_cannot_be_decoded_is_refused(head: bytes, body: bytes, why: str) -> None:
@@ -266,3 +266,146 @@ def test_an_odd_mail_is_read_or_refused_and_nothing_falls_over(body: bytes) -> N
     data = b"From: ada@example.org\n" + body
     with suppress(ExtractionFailed):
         assert text(data).startswith(("From: ada@example.org", "# "))
+
+
+STUB = b"Your program does not show HTML. Open this message in a browser."
+WORDS = " ".join(f"stone{number}" for number in range(100)).encode()
+
+
+@pytest.mark.parametrize(
+    ("plain", "rich", "read"),
+    [
+        (b"See the stones: " + WORDS[:50], WORDS, "stone99"),
+        (STUB, b"Amount due: 249.00 EUR, payable until 15 April to account DE02, with thanks", "249.00 EUR"),
+    ],
+    ids=["many more words", "other words"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_html_is_read_if_the_plain_text_is_a_stub(plain: bytes, rich: bytes, read: str, order: int) -> None:
+    parts = [PLAIN % plain, HTML % rich]
+    assert read in text(HEAD + multipart("alternative", *parts[::order]))
+
+
+def test_html_is_not_read_if_it_only_adds_to_the_plain_text() -> None:
+    both = multipart("alternative", PLAIN % WORDS, HTML % (WORDS + b" <p>Unsubscribe from marble here"))
+    assert "marble" not in text(HEAD + both)
+
+
+def test_a_mail_whose_html_replaces_its_plain_text_says_so() -> None:
+    found = read_mail(HEAD + multipart("alternative", PLAIN % b"stone1", HTML % WORDS))
+    assert found.remark == "Its HTML was read instead of its plain text, which has far fewer words."
+
+
+def test_a_form_of_the_text_that_cannot_be_decoded_does_not_hide_the_other_form() -> None:
+    found = read_mail(HEAD + multipart("alternative", PLAIN % b"granite", HTML % b"\xff"))
+    assert found.pages[0].text == f"{READ}\n\ngranite"
+    assert found.remark == "One of the forms of its text cannot be decoded and was not read."
+
+
+INNER = b"From: eve@example.org\nSubject: Stones\n\nquartz\n"
+INNER_READ = "## Stones\n\nFrom: eve@example.org\n\nquartz"
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (b"Content-Type: message/rfc822\n\n" + INNER, INNER_READ),
+        (
+            b"Content-Type: message/rfc822\nContent-Disposition: attachment; filename=a.eml\n\n" + INNER,
+            INNER_READ,
+        ),
+        (
+            b"Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\n" + b64encode(INNER),
+            INNER_READ,
+        ),
+        (multipart("digest", b"\n" + INNER, b"\n" + INNER), f"{INNER_READ}\n\n{INNER_READ}"),
+        (
+            multipart(
+                "report",
+                PLAIN % b"Not delivered.",
+                b"Content-Type: message/delivery-status\n\nReporting-MTA: dns; example.org\n\n"
+                b"Final-Recipient: rfc822; eve@example.org\nStatus: 5.1.1\n",
+                b"Content-Type: text/rfc822-headers\n\nSubject: Stones\n",
+            ),
+            "Not delivered.\n\nReporting-MTA: dns; example.org\n\n"
+            "Final-Recipient: rfc822; eve@example.org\nStatus: 5.1.1\n\nSubject: Stones",
+        ),
+    ],
+    ids=["forwarded", "attached", "base64", "digest", "bounce"],
+)
+def test_a_message_within_a_message_is_read(part: bytes, words: str) -> None:
+    found = read_mail(HEAD + part)
+    assert found.pages[0].text == f"{READ}\n\n{words}"
+    assert found.remark is None
+
+
+def test_attachments_of_a_message_within_a_message_are_named() -> None:
+    inner = b"Content-Type: message/rfc822\n\n" + HEAD + multipart("mixed", PDF % (b"attachment", b"a"))
+    found = read_mail(HEAD + multipart("mixed", PLAIN % b"granite", inner))
+    assert found.remark == "Attachments are not read: a.pdf"
+
+
+def test_a_damaged_message_within_a_message_is_named_and_the_rest_is_read() -> None:
+    inner = b"Content-Type: message/rfc822\n\n" + HEAD + b"Content-Transfer-Encoding: base64\n\n!\n"
+    found = read_mail(HEAD + multipart("mixed", PLAIN % b"granite", inner))
+    assert found.pages[0].text == f"{READ}\n\ngranite\n\nAttachments: message/rfc822"
+
+
+@pytest.mark.parametrize("deep", [110, 3_000])
+def test_messages_within_messages_without_end_are_refused(deep: int) -> None:
+    failed = refused(HEAD + b"Content-Type: message/rfc822\n\n" * deep + INNER)
+    assert (failed.code, "deep" in failed.message) == ("extraction_failed", True)
+
+
+def test_messages_over_the_limit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kb_readers.mail._MOST_MESSAGES", 2)
+    found = read_mail(HEAD + multipart("digest", *[b"\n" + INNER] * 3))
+    assert found.pages[0].text.count("quartz") == 2
+    assert found.remark == "Attachments are not read: message/rfc822"
+
+
+@pytest.mark.parametrize("boundary", ["----=_NextPart_000_0023.4EF", "a/b:c?d", "=_(x)@y"])
+def test_a_boundary_needs_no_quotation_marks(boundary: str) -> None:
+    mail = (
+        f"Content-Type: multipart/mixed;\n\tBoundary={boundary};\n\tx=y\n\n"
+        f"--{boundary}\n\ngranite\n--{boundary}--\n"
+    )
+    assert text(HEAD + mail.encode()) == f"{READ}\n\ngranite"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_text_in_utf_16_is_read(encoding: str) -> None:
+    body = (
+        "\ufeffGröße\nGranit".encode(encoding) if encoding != "utf-16" else "Größe\nGranit".encode(encoding)
+    )
+    head = f"Content-Type: text/plain; charset={encoding}\nContent-Transfer-Encoding: ".encode()
+    for coded in (b"base64\n\n" + b64encode(body), b"8bit\n\n" + body):
+        assert text(HEAD + head + coded) == f"{READ}\n\nGröße\nGranit"
+
+
+@pytest.mark.parametrize("declared", ["iso-8859-1", "utf-8"])
+def test_a_mail_that_was_saved_as_utf_16_is_read(declared: str) -> None:
+    mail = f"{READ}\nContent-Type: text/plain; charset={declared}\nContent-Transfer-Encoding: 8bit\n\nGröße"
+    assert text(mail.encode("utf-16")) == f"{READ}\n\nGröße"
+
+
+@pytest.mark.parametrize("charset", ["x-unknown", "default", "rot13"])
+def test_ascii_is_read_under_any_name_of_a_character_set(charset: str) -> None:
+    assert text(HEAD + f"Content-Type: text/plain; charset={charset}\n\ngranite".encode()).endswith("granite")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "body", "read"),
+    [
+        ("", "one \ntwo", "one \ntwo"),
+        ("; format=flowed", "one \ntwo\nthree", "one two\nthree"),
+        ("; format=Flowed; delsp=Yes", "gra \nnite", "granite"),
+        ("; format=flowed", ">> one \n>> two \n> three\n> >four", ">> one two \n> three\n> >four"),
+        ("; format=flowed", " >one\n From x", ">one\nFrom x"),
+        ("; format=flowed", "one \n-- \nAda", "one \n\\-- \nAda"),
+    ],
+    ids=["fixed", "paragraph", "no space", "quotation", "stuffed", "signature"],
+)
+def test_flowed_lines_are_joined(parameters: str, body: str, read: str) -> None:
+    mail = f"{READ}\nContent-Type: text/plain{parameters}\n\n{body}"
+    assert text(mail.encode()) == f"{READ}\n\n{read}"

@@ -12,6 +12,7 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import headings, title_of
 from kb_readers.model import Limits
 from kb_readers.readers import format_of
+from kb_readers.text import read_text
 from tests.support.reading import read_path
 
 TEXT, MARKDOWN = FORMATS["txt"], FORMATS["md"]
@@ -146,3 +147,40 @@ def test_a_heading_without_end_is_cut() -> None:
 def test_a_title_has_words() -> None:
     assert title_of("#\n\n# Real") == "Real"
     assert title_of("## Only a second level") is None
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "---\ntitle: My Page\ntags: [a, b]\n---\n",
+        "---\r\ntags:\r\n  - a\r\ntitle: 'My Page'\r\n---\r\n",
+        '+++\ntitle = "My Page"\ndate = 2026-01-02\n# no heading\n[params]\nx = 1\n+++\n',
+        "---\nid: page\ntitle: >\n  My\n  Page\n...\n",
+    ],
+    ids=["Jekyll", "Obsidian", "Hugo", "folded"],
+)
+def test_the_title_of_a_front_matter_is_the_title_of_the_file(front: str) -> None:
+    text = f"{front}\nGranite\n\n# Stones\n"
+    found = read_text(text.encode(), MARKDOWN.mime_type)
+    assert (found.title, found.pages[0].text) == ("My Page", text)
+    assert read_text(text.encode(), TEXT.mime_type).title is None
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "---\ntags: [a]\n---\n",
+        "---\ntitle: ~\n---\n",
+        "---\ntitle: [My, Page]\n---\n",
+        "---\ntitle: &a x\nb: *a\n---\n",
+        "---\ntitle: " + "[" * 1_000 + "\n---\n",
+        "---\ntitle: !!python/object/apply:os.system [x\n---\n",
+        "---\ntitle: x\n" + "a: b\n" * 20_000 + "---\n",
+        "+++\ntitle = 2026-01-02\n+++\n",
+        "+++\ntitle = " + "[" * 50_000 + "\n+++\n",
+        "+++\ntitle: x\n+++\n",
+    ],
+    ids=["none", "null", "list", "alias", "deep", "tag", "long", "date", "deep TOML", "no TOML"],
+)
+def test_a_file_whose_front_matter_has_no_title_has_that_of_its_first_heading(front: str) -> None:
+    assert read_text(f"{front}\n# Stones\n".encode(), MARKDOWN.mime_type).title == "Stones"

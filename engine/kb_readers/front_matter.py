@@ -1,4 +1,4 @@
-"""The YAML at the beginning of a Markdown file, read so that no file can do harm by it.
+"""The YAML or TOML at the beginning of a Markdown file, read so that no file can do harm by it.
 
 Values remain the texts in the file: YAML's own rules convert `2026-01-02` to a date, `yes` to `true` and
 `12:30` to 750, and each program that writes notes has different rules.
@@ -7,6 +7,7 @@ Values remain the texts in the file: YAML's own rules convert `2026-01-02` to a 
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Any
 
 import yaml
@@ -14,8 +15,12 @@ import yaml
 LARGEST = 65_536
 """Maximum number of characters between the two lines of dashes; longer front matter counts as text."""
 
+NOTHING = ("null", "~")
+"""Texts of YAML for no value."""
+
 _DEEPEST = 16
 _FENCES = re.compile(r"(?ms)---[ \t]*\r?\n(.*?)(?:^|\r?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+_TOML = re.compile(r"(?ms)\+\+\+[ \t]*\r?\n(.*?)(?:^|\r?\n)\+\+\+[ \t]*(?:\r?\n|\Z)")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -29,6 +34,29 @@ def split(text: str) -> tuple[str, str]:
         return "", text
     found = _FENCES.match(text, 0, LARGEST)
     return ("", text) if found is None else (found[1], text[found.end() :])
+
+
+def members_of(text: str) -> dict[str, Any]:
+    """Return the members of the front matter of a text: YAML, or TOML between lines of `+++` as Hugo has it.
+
+    Without front matter it is empty. Values of TOML have the types of TOML. Raises NoMapping.
+    """
+    toml = _TOML.match(text, 0, LARGEST)
+    if toml is None:
+        return read(split(text)[0])
+    try:
+        return tomllib.loads(toml[1].replace("\r\n", "\n"))
+    except (ValueError, RecursionError) as error:
+        raise NoMapping(" ".join(str(error).split())[:200]) from error
+
+
+def title_in(text: str) -> str | None:
+    """Return the title in the front matter of a text, or None."""
+    try:
+        title = members_of(text).get("title")
+    except NoMapping:
+        return None
+    return title if isinstance(title, str) and title not in NOTHING else None
 
 
 def read(source: str) -> dict[str, Any]:

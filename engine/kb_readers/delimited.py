@@ -2,13 +2,14 @@
 
 The separator is detected from the beginning of the file: tab, semicolon, bar or comma, whichever splits most
 rows into the same number of values, and into most values; the comma comes last, since texts and numbers have
-commas too. Values may be quoted, also after a space, and then contain separators, line breaks and doubled
-quotation marks (RFC 4180).
+commas too. A first line `sep=;` names it. Values may be quoted, also after a space, and then contain
+separators, line breaks and doubled quotation marks (RFC 4180).
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import StringIO
@@ -25,6 +26,7 @@ MOST_COLUMNS = 16_384
 
 _FORMAT = FORMATS["csv"]
 _SEPARATORS = "\t;|,"
+_GIVEN_SEPARATOR = re.compile(r"""sep=([^\r\n"])(?:\r\n?|\n)""", re.IGNORECASE)  # a line for Excel
 _SAMPLE_ROWS = 50
 _SAMPLE_CHARACTERS = 256 * 1024
 
@@ -60,12 +62,42 @@ def separator_of(text: str) -> str | None:
 
 
 def _rows(text: str, separator: str) -> Iterator[Sequence[str]]:
-    return csv.reader(StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+    """Yield the rows. Where a quotation mark is not closed, its line is read without quotation marks.
+
+    Linear: a line after an open mark opens none itself, unless it closes that one.
+    """
+    lines = list(StringIO(text, newline=""))
+    start = 0
+    while start < len(lines):
+        reader = csv.reader(
+            map(lines.__getitem__, range(start, len(lines))),
+            delimiter=separator,
+            skipinitialspace=True,
+            strict=True,
+        )
+        read = 0
+        try:
+            for row in reader:
+                yield row
+                read = reader.line_num
+            return
+        except csv.Error:
+            is_whole = reader.line_num == read + 1  # characters after a closing mark
+            start += read
+        yield from csv.reader(
+            [lines[start]],
+            delimiter=separator,
+            skipinitialspace=True,
+            quoting=csv.QUOTE_MINIMAL if is_whole else csv.QUOTE_NONE,
+        )
+        start += 1
 
 
 def _lines(text: str) -> Iterator[str]:
     """Yield a table for each run of non-empty rows; a row of one value above it is a line by itself."""
-    separator = separator_of(text)
+    if given := _GIVEN_SEPARATOR.match(text):
+        text = text[given.end() :]
+    separator = given[1] if given else separator_of(text)
     if separator is None:
         yield from map(escaped, text.splitlines())
         return

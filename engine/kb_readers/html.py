@@ -7,6 +7,7 @@ tree drop deeply nested content, or overflow their stack.
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 
 from kb_readers.failures import ExtractionFailed
@@ -61,6 +62,8 @@ _ENDS_OF_ANNOTATIONS = _ANNOTATIONS | _BLOCKS | _CELLS | frozenset(["rb", "ruby"
 # A table cell with one of these lays out a page, and is no data cell.
 _LAYOUT = _ROW_GROUPS | frozenset(["pre", "blockquote", "hr", "section", "article", *_HEADINGS])
 
+# End tags with attributes, which end scripts and styles too.
+_RAW_END = re.compile(r"</(script|style|noscript)[\s/][^<>]*>", re.IGNORECASE)
 _BACKTICKS = re.compile(r"`{3,}")
 # A single letter may be a power. Several letters, and the excluded ones, belong to an ordinal or an
 # abbreviation: 21st, XXe, no.
@@ -110,7 +113,7 @@ def encoding_named(label: str, where: str) -> str:
 
 def _read(html: str) -> _Document:
     document = _Document(len(html))
-    document.feed(html)
+    document.feed(_RAW_END.sub(r"</\1>", html))
     document.close()
     return document
 
@@ -137,6 +140,7 @@ class _Document(HTMLParser):
         self._may_be_exponent = False  # a superscript directly after a letter or digit begins
         self._begins_link = False
         self._level = 0  # of the open heading
+        self._anchor = sys.maxsize  # index in the line where the open link to a place in the page begins
         self._pre = 0  # number of open ones
         self._lists: list[int | None] = []  # the open lists: the number of the next item, None for a bullet
         self._item = ""  # the mark of the list item that the next block begins
@@ -158,8 +162,12 @@ class _Document(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._hidden:
             self._hidden_depth += tag == self._hidden
+        elif tag == "template" and dict(attrs).get("shadowrootmode") in ("open", "closed"):
+            self._start_block("div", {})  # displayed in place of the element that it is in
         elif tag in _HIDDEN or (tag == "title" and self.title):
             self._hidden, self._hidden_depth = tag, 1
+            if tag == "noscript":
+                self.set_cdata_mode(tag)  # with scripts, its content is no markup
         elif tag == "title":
             self._in_title = True
         else:
@@ -185,7 +193,7 @@ class _Document(HTMLParser):
         elif tag == "sup":
             self._may_be_exponent = False
         elif tag == "a":
-            self._begins_link = False
+            self._end_link()
         elif tag in _BLOCKS:
             self._close_block(tag)
 
@@ -214,6 +222,8 @@ class _Document(HTMLParser):
             self._may_be_exponent = not self._begins_link and "".join(self._line[-1:])[-1:].isalnum()
         elif tag == "a":
             self._may_be_exponent, self._begins_link = False, True
+            is_anchor = self._level and "#" in (dict(attrs).get("href") or "")
+            self._anchor = len(self._line) if is_anchor else sys.maxsize
         elif tag in _CELLS:
             self._end_cell()
             self._in_cell = self._row is not None
@@ -229,6 +239,13 @@ class _Document(HTMLParser):
                 self._row_number += 1
         elif tag in _BLOCKS:
             self._start_block(tag, dict(attrs))
+
+    def _end_link(self) -> None:
+        """Remove the link of a heading to itself, such as a pilcrow."""
+        self._begins_link = False
+        if self._level and not any(map(str.isalnum, "".join(self._line[self._anchor :]))):
+            del self._line[self._anchor :]
+        self._anchor = sys.maxsize
 
     def _start_block(self, tag: str, attrs: dict[str, str | None]) -> None:
         if self._row is not None and tag not in _LAYOUT:

@@ -3,24 +3,26 @@
 A PDF has glyphs at positions, and no paragraphs. PDFium combines them into lines, in the order in which the
 file draws them, and joins hyphenated words. The role of lines follows from their size and position:
 
-    larger than most of the text     ─▶ headings; the sizes, from the largest down, are their levels
+    larger than most of the text     ─▶ headings; the sizes, from the largest down, are their levels;
+                                        several full lines, or lines with a full stop, are a paragraph
     the same columns, line on line   ─▶ a table
     a wider step, or an indent       ─▶ a new paragraph
     short, and the next line does
     not continue its sentence        ─▶ a line of its own, as in a list or an address
 
-Form values and annotations follow the text of the page.
+Lines that are not level, such as a stamp in the margin, are no headings and follow the others. Form values
+and annotations follow the text of the page.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -31,7 +33,9 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, damaged, locked
 from kb_readers.markdown import escaped, given_title, table_row, table_rule, title_of
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction, Page, PagesCounted
+from kb_readers.pdf_lines import Line, lines_of
 from kb_readers.pdf_notes import notes_of
+from kb_readers.pdf_running import without_running
 from kb_readers.pdf_streams import damaged_pages
 from kb_readers.remarks import pages_listed
 
@@ -47,22 +51,17 @@ _OBJECT_OR_KIDS = re.compile(rb"(\d{1,10})\s+\d{1,5}\s+obj\b|/Kids\s*\[([^\]]*)\
 _REFERENCE = re.compile(rb"(\d{1,10})\s+\d{1,5}\s+R\b")
 
 _HEADING_SIZE = 1.15  # minimum size of a heading, in sizes of the text
+_TITLE_SIZE = 1.4  # in sizes of the text: a smaller heading has no two full lines
 _LONGEST_HEADING = 200
 _HEADING_LINES = 3
 _LEVELS = 6
-_CELL_GAP = 1.2  # minimum gap between table columns, in sizes of the text: wider than in justified lines
 _LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text
 _PARAGRAPH_STEP = 1.25  # minimum step between paragraphs, in steps from line to line
 _INDENTED = (0.8, 4.0)  # range of the first-line indent, in sizes of the text
 _FULL = 0.75  # of the column's width: a shorter line was not broken for lack of room
 _COLUMN_POINTS = 40.0  # lines whose left edges differ by less are in one column
+_FULL_STOPS = (".", "。", "؟", "۔")
 _SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
-_LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
-_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark for a removed hyphen
-# PDFium's mark of a joined word, characters that are no text, and ligatures of one character.
-_CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
-    0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
-}
 
 
 def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
@@ -76,10 +75,13 @@ def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
         if len(document):
             context.report_progress(PagesCounted(len(document)))
         found = [_read(document, index) for index in range(len(document))]
-        levels = _heading_levels([line for each in found for line in each.lines])
+        kept = without_running([each.lines for each in found])
+        body = _body_size(chain.from_iterable(kept))
+        layouts = [_Layout(lines, body) for lines in kept]
+        levels = _heading_levels(layouts)
         pages = [
-            Page.of(number, "\n\n".join(_blocks(each.lines, levels)), each.notes)
-            for number, each in enumerate(found, 1)
+            Page.of(number, "\n\n".join(layout.blocks(levels)), each.notes)
+            for number, (layout, each) in enumerate(zip(layouts, found, strict=True), 1)
         ]
         title = declared_title(document) or (title_of(pages[0].body) if pages else None)
         spoilt = damaged_pages(document, data)
@@ -162,27 +164,10 @@ def check_page_tree(data: bytes) -> None:
                 path.append((child, iter(kids[child])))
 
 
-class _Line(NamedTuple):
-    """One line of a page; lengths in points, from the lower left corner."""
-
-    cells: list[str]
-    """Its text, split at wide gaps."""
-    size: float
-    left: float
-    right: float
-    first_base: float
-    """Baseline of its first character; the last one is lower if a hyphenated word joined two lines."""
-    last_base: float
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.cells)
-
-
 class _Read(NamedTuple):
     """The content of one page."""
 
-    lines: list[_Line]
+    lines: list[Line]
     notes: str
     is_bare: bool
     """True if the page shows nothing."""
@@ -195,128 +180,105 @@ def _read(document: Any, index: int) -> _Read:
             text = textpage.get_text_range()
             notes = notes_of(document, page, text)
             is_bare = not notes and raw.FPDFPage_CountObjects(page) <= 0
-            return _Read(_lines(textpage.raw, text), notes, is_bare)
+            return _Read(lines_of(page, textpage, text), notes, is_bare)
     except pypdfium2.PdfiumError:
         return _Read([], "", True)
 
 
-def _lines(textpage: Any, text: str) -> list[_Line]:
-    found: list[_Line] = []
-    start = 0  # of the line, in UTF-16 code units
-    for line in text.split("\r\n"):
-        if line.strip():
-            found.append(_line(textpage, start, line))
-        start += len(line.encode("utf-16-le", "surrogatepass")) // 2 + 2
-    lines = [line for line in found if line.text]
-    # Move a footer that was drawn first to the end, and a header that was drawn last to the start.
-    header: list[_Line] = []
-    if len(lines) > 1 and lines[-1].last_base > max(line.first_base for line in lines[:-1]):
-        header = [lines.pop()]
-    if len(lines) > 1 and lines[0].first_base < min(line.last_base for line in lines[1:]):
-        lines.append(lines.pop(0))
-    return header + lines
+class _Group(NamedTuple):
+    """Lines of one heading, table or paragraph."""
+
+    lines: list[Line]
+    is_heading: bool
 
 
-def _line(textpage: Any, start: int, line: str) -> _Line:
-    def character(index: int) -> int:
-        """Return PDFium's index of the character at an index of the line."""
-        units = index if line.isascii() else len(line[:index].encode("utf-16-le", "surrogatepass")) // 2
-        return int(raw.FPDFText_GetCharIndexFromTextIndex(textpage, start + units))
+class _Layout:
+    """The lines of a page, in groups."""
 
-    first, last = (character(index) for index in (len(line) - len(line.lstrip()), len(line.rstrip()) - 1))
-    matrix = raw.FS_MATRIX()
-    raw.FPDFText_GetMatrix(textpage, first, matrix)
-    size = raw.FPDFText_GetFontSize(textpage, first) * math.hypot(matrix.c, matrix.d)
-    cells, begin = [], 0
-    for gap in re.finditer(" +", line):
-        before, after = character(gap.start() - 1), character(gap.end())
-        if gap.start() and _box(textpage, after).left - _box(textpage, before).right > _CELL_GAP * size:
-            cells.append(line[begin : gap.start()])
-            begin = gap.end()
-    cells.append(line[begin:])
-    cleaned = (_COMPOUND.sub(_with_hyphen, cell).translate(_CLEANED) for cell in cells)
-    cells = [" ".join(_LEADERS.sub(" … ", cell).split()) for cell in cleaned]
-    return _Line(
-        list(filter(None, cells)),
-        size,
-        _box(textpage, first).left,
-        _box(textpage, last).right,
-        _base(textpage, first),
-        _base(textpage, last),
-    )
+    def __init__(self, lines: Sequence[Line], body: float) -> None:
+        columns = [0, *(len(line.cells) for line in lines), 0]
+        self._lines = [  # keep columns only if a neighbouring line has as many: a single row is no table
+            line if here in (before, after) else line._replace(cells=[line.text])
+            for line, before, here, after in zip(lines, columns, columns[1:], columns[2:], strict=False)
+        ]
+        self._body = body
+        self._edges: dict[tuple[int, int], float] = {}
+        for line in self._lines:
+            column = line.turn, _column(line)
+            self._edges[column] = max(self._edges.get(column, line.right), line.right)
+        self.groups = list(self._grouped())
+
+    def blocks(self, levels: dict[float, int]) -> Iterator[str]:
+        """Yield headings, tables and paragraphs as Markdown."""
+        for group, is_heading in self.groups:
+            if is_heading:
+                yield f"{'#' * levels[_rounded(group[0].size)]} {_joined(group)}"
+            elif len(group[0].cells) > 1:
+                header, *rows = (table_row(line.cells) for line in group)
+                yield "\n".join([header, table_rule(len(group[0].cells)), *rows])
+            else:
+                yield self._paragraph(group)
+
+    def _grouped(self) -> Iterator[_Group]:
+        for group in _split(self._lines, partial(self._continues, _usual_step(self._lines))):
+            if not self._is_large(group[0]):
+                yield _Group(group, False)
+            elif self._is_heading(group):
+                yield _Group(group, True)
+            else:  # text in large type
+                for part in _split(group, partial(_continues_text, _usual_step(group))):
+                    yield _Group(part, self._is_heading(part))
+
+    def _continues(self, usual_step: float, before: Line, line: Line) -> bool:
+        """True if a line continues the heading, table or paragraph of the line before it."""
+        is_large = self._is_large(line)
+        if before.turn != line.turn or is_large != self._is_large(before):
+            return False
+        if is_large:
+            step = before.last_base - line.first_base
+            return _rounded(before.size) == _rounded(line.size) and 0 < step < 2 * line.size
+        return _continues_text(usual_step, before, line)
+
+    def _is_large(self, line: Line) -> bool:
+        """True if the line is larger than text, and level."""
+        is_words = len(line.cells) == 1 and any(map(str.isalpha, line.text))
+        return is_words and not line.turn and _rounded(line.size) >= _HEADING_SIZE * self._body
+
+    def _is_heading(self, group: Sequence[Line]) -> bool:
+        """True if large lines are a heading, and no paragraph in large type."""
+        if len(group) > _HEADING_LINES or len(_joined(group)) > _LONGEST_HEADING:
+            return False
+        if len(group) > 1 and group[-1].text.endswith(_FULL_STOPS):
+            return False
+        full = sum(map(self._is_full, group))
+        return full < (_HEADING_LINES if group[0].size >= _TITLE_SIZE * self._body else 2)
+
+    def _is_full(self, line: Line) -> bool:
+        edge = max(self._edges.get((line.turn, _column(line) + side), line.right) for side in (-1, 0, 1))
+        return line.right - line.left >= _FULL * (edge - line.left)
+
+    def _paragraph(self, group: Sequence[Line]) -> str:
+        text = escaped(group[0].text)
+        for before, line in pairwise(group):
+            is_joined = self._is_full(before) or line.text[0].islower()
+            text += f" {line.text}" if is_joined else f"\n{escaped(line.text)}"
+        return text
 
 
-def _with_hyphen(broken: re.Match[str]) -> str:
-    """Join a hyphenated word; the hyphen is kept between a lower-case and an upper-case letter."""
-    before, after = broken.groups()
-    return f"{before}-{after}" if before.islower() and after.isupper() else f"{before}{after}"
-
-
-def _box(textpage: Any, character: int) -> Any:
-    box = raw.FS_RECTF()
-    raw.FPDFText_GetLooseCharBox(textpage, character, box)
-    return box
-
-
-def _base(textpage: Any, character: int) -> float:
-    x, y = ctypes.c_double(), ctypes.c_double()
-    raw.FPDFText_GetCharOrigin(textpage, character, x, y)
-    return y.value
-
-
-def _heading_levels(lines: Sequence[_Line]) -> dict[float, int]:
-    """Return the heading level of each size larger than that of most of the text."""
-    characters: Counter[float] = Counter()
+def _split(lines: Sequence[Line], continues: Callable[[Line, Line], bool]) -> Iterator[list[Line]]:
+    group: list[Line] = []
     for line in lines:
-        characters[_rounded(line.size)] += len(line.text)
-    if not characters:
-        return {}
-    (body, _), *_ = characters.most_common(1)
-    sizes = {_rounded(line.size) for line in lines if _may_be_heading(line)}
-    larger = sorted((size for size in sizes if size >= _HEADING_SIZE * body), reverse=True)
-    return {size: min(level, _LEVELS) for level, size in enumerate(larger, 1)}
-
-
-def _rounded(size: float) -> float:
-    return round(size * 2) / 2 if math.isfinite(size) else 0.0
-
-
-def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
-    """Yield headings, tables and paragraphs as Markdown."""
-    columns = [0, *(len(line.cells) for line in lines), 0]
-    lines = [  # keep columns only if a neighbouring line has as many: a single row is no table
-        line if here in (before, after) else line._replace(cells=[line.text])
-        for line, before, here, after in zip(lines, columns, columns[1:], columns[2:], strict=False)
-    ]
-    steps = [
-        step
-        for before, line in pairwise(lines)
-        if 0 < (step := before.last_base - line.first_base) < _LONGEST_STEP * line.size
-    ]
-    usual_step = median(steps or [0.0])
-    edges: dict[int, float] = {}
-    for line in lines:
-        column = _column(line)
-        edges[column] = max(edges.get(column, line.right), line.right)
-    group: list[_Line] = []
-    for line in lines:
-        if group and not _continues(group, line, levels, usual_step):
-            yield _block(group, levels, edges)
+        if group and not continues(group[-1], line):
+            yield group
             group = []
         group.append(line)
     if group:
-        yield _block(group, levels, edges)
+        yield group
 
 
-def _continues(group: Sequence[_Line], line: _Line, levels: dict[float, int], usual_step: float) -> bool:
-    """True if a line continues the heading, table or paragraph of the lines before it."""
-    before = group[-1]
-    level = _level(line, levels)
-    if level != _level(before, levels):
-        return False
+def _continues_text(usual_step: float, before: Line, line: Line) -> bool:
+    """True if a line continues the table or paragraph of the line before it."""
     step = before.last_base - line.first_base
-    if level:
-        return 0 < step < 2 * line.size and len(group) < _HEADING_LINES
     if len(line.cells) > 1 or len(before.cells) > 1:
         return len(line.cells) == len(before.cells)
     is_middle = line.text[0].islower() and not before.text.endswith(_SENTENCE_END)
@@ -329,29 +291,35 @@ def _continues(group: Sequence[_Line], line: _Line, levels: dict[float, int], us
     return is_middle or not (is_indented and before.text.endswith(_SENTENCE_END))
 
 
-def _block(group: Sequence[_Line], levels: dict[float, int], edges: dict[int, float]) -> str:
-    first = group[0]
-    if level := _level(first, levels):
-        return f"{'#' * level} {' '.join(line.text for line in group)}"
-    if len(first.cells) > 1:
-        header, *rows = (table_row(line.cells) for line in group)
-        return "\n".join([header, table_rule(len(first.cells)), *rows])
-    text = escaped(first.text)
-    for before, line in pairwise(group):
-        edge = max(edges.get(_column(before) + side, 0.0) for side in (-1, 0, 1))
-        is_full = before.right - before.left >= _FULL * (edge - before.left)
-        text += f" {line.text}" if is_full or line.text[0].islower() else f"\n{escaped(line.text)}"
-    return text
+def _usual_step(lines: Sequence[Line]) -> float:
+    """Return the median step from line to line."""
+    steps = (before.last_base - line.first_base for before, line in pairwise(lines))
+    near = [step for step, line in zip(steps, lines[1:], strict=True) if 0 < step < _LONGEST_STEP * line.size]
+    return median(near or [0.0])
 
 
-def _level(line: _Line, levels: dict[float, int]) -> int:
-    return levels.get(_rounded(line.size), 0) if _may_be_heading(line) else 0
+def _body_size(lines: Iterable[Line]) -> float:
+    """Return the size of most of the text."""
+    characters: Counter[float] = Counter()
+    for line in lines:
+        characters[_rounded(line.size)] += len(line.text)
+    return max(characters, key=lambda size: characters[size], default=0.0)
 
 
-def _may_be_heading(line: _Line) -> bool:
-    text = line.text
-    return len(line.cells) == 1 and len(text) <= _LONGEST_HEADING and any(map(str.isalpha, text))
+def _heading_levels(layouts: Iterable[_Layout]) -> dict[float, int]:
+    """Return the heading level of each size of a heading."""
+    headings = (group for layout in layouts for group in layout.groups if group.is_heading)
+    sizes = sorted({_rounded(group.lines[0].size) for group in headings}, reverse=True)
+    return {size: min(level, _LEVELS) for level, size in enumerate(sizes, 1)}
 
 
-def _column(line: _Line) -> int:
+def _joined(group: Sequence[Line]) -> str:
+    return " ".join(line.text for line in group)
+
+
+def _rounded(size: float) -> float:
+    return round(size * 2) / 2 if math.isfinite(size) else 0.0
+
+
+def _column(line: Line) -> int:
     return int(line.left // _COLUMN_POINTS) if math.isfinite(line.left) else 0

@@ -99,3 +99,24 @@ def test_no_value_of_a_written_file_is_lost(rows: list[list[str]]) -> None:
     if separator_of(written.getvalue()) == ",":
         read = text(written.getvalue().encode()).replace("\\|", "|")
         assert [value for row in rows for value in row if one_line(value) not in read] == []
+
+
+def test_an_unclosed_quotation_mark_takes_no_further_rows() -> None:
+    """Neither to the end of the file, nor to the next quotation mark."""
+    rows = "".join(f"| {number} | granite |\n" for number in range(3, 50)).strip()
+    plain = "".join(f"{number},granite\n" for number in range(3, 50))
+    table = f'| a | b |\n| --- | --- |\n| 1 | x, y |\n| 2 | "open |\n{rows}'
+    assert text(f'a,b\n1,"x, y"\n2,"open\n{plain}'.encode()) == table
+    assert text(f'a,b\n1,"x, y"\n2,"open\n{plain}50,"z"\n'.encode()) == f"{table}\n| 50 | z |"
+    assert text(b'a,b\n1,"x, "y"\n2,"p\nq"\n') == '| a | b |\n| --- | --- |\n| 1 | x, y" |\n| 2 | p q |'
+
+
+@pytest.mark.parametrize("separator", [";", ",", "\t", "^"])
+def test_a_line_for_excel_names_the_separator(separator: str) -> None:
+    rows = f"sep={separator}\r\nStone, b{separator}Weight; c\r\nfeldspar{separator}12\r\n"
+    if separator in ";,":
+        rows = rows.replace(", b", "").replace("; c", "")
+        assert text(rows.encode()) == STONES.replace("12.5", "12")
+    else:
+        assert text(rows.encode()) == "| Stone, b | Weight; c |\n| --- | --- |\n| feldspar | 12 |"
+    assert text(rows.encode("utf-16")) == text(rows.encode())

@@ -187,3 +187,38 @@ def test_any_soup_of_tags_is_read(pieces: list[str]) -> None:
     text = text_of(" ".join(pieces))
     assert text == text.strip("\n")
     assert len(list(headings(text))) <= sum(piece == "<h1>" for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        '<a class="headerlink" href="#guide">¶</a>',
+        '<a href="#guide" title="Link to this heading">#</a>',
+        '<a class="header-anchor" href="/page#guide"><span>\u200b</span></a>',
+        '<a class="anchor" href="#guide"><svg><path d="M0"/></svg></a>',
+        '<a href="#guide">🔗</a>',
+    ],
+)
+def test_the_link_of_a_heading_to_itself_is_no_part_of_it(link: str) -> None:
+    html = f"<h1>Guide{link}</h1><h2>{link}C# and {link}Go</h2><p>See{link}</p>"
+    extraction = read_html(html.encode())
+    assert extraction.title == "Guide"
+    assert extraction.pages[0].text.startswith("# Guide\n\n## C# and Go\n\nSee")
+    assert read_html(b'<h1><a href="#c">C#</a> <a href="/">&sect;</a></h1>').title == "C# §"
+
+
+@pytest.mark.parametrize(
+    ("html", "shown"),
+    [
+        ('<script>var a=1;</script language="x">after', "after"),
+        ("<script>var a=1;</script/>after", "after"),
+        ("<style>p{}</STYLE\n x=1 >after", "after"),
+        ("<noscript>a<noscript>b</noscript>after", "after"),
+        ("<noscript><!-- </noscript>after", "after"),
+        ("<noscript><style></noscript x>after", "after"),
+        ("<template><template>a</template>b</template>after", "after"),
+        ("<div><template shadowrootmode=open><p>shown</template></div>after", "shown\n\nafter"),
+    ],
+)
+def test_hidden_elements_hide_nothing_that_browsers_show(html: str, shown: str) -> None:
+    assert text_of(html) == shown

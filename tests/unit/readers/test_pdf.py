@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from functools import partial
@@ -283,6 +284,169 @@ def test_notes_of_a_page_are_read_within_bounds() -> None:
     assert 50_000 <= len(page.notes) < 50_100
     huge = [b"/Subtype /Text /Contents (%b)" % (b"y" * (2 << 20)), b"/Subtype /Text /Contents (z)"]
     assert read_pdf(noted_pdf("x", [], huge)).pages[0].notes == "z"
+
+
+def page_of(content: str, entries: bytes = b"", font: bytes = b"", more: tuple[bytes, ...] = ()) -> bytes:
+    """A PDF whose pages have this content, each with further entries."""
+    return pages_of([content], entries, font, more)
+
+
+def pages_of(
+    contents: list[str], entries: bytes = b"", font: bytes = b"", more: tuple[bytes, ...] = ()
+) -> bytes:
+    """A PDF of pages with further entries, and of objects numbered from 4."""
+    first = 4 + len(more)
+    kids = b" ".join(b"%d 0 R" % (first + 2 * number) for number in range(len(contents)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%b] /Count %d /MediaBox [0 0 595 842] >>" % (kids, len(contents)),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica %b >>" % font,
+        *more,
+    ]
+    for number, content in enumerate(contents):
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /Contents %d 0 R /Resources << /Font << /F1 3 0 R >> >> %b >>"
+            % (first + 2 * number + 1, entries),
+            pdf_stream(f"BT {content} ET".encode("latin-1")),
+        ]
+    return pdf_file(objects)
+
+
+def set_at(x: float, y: float, text: str, size: float = 10, turn: float = 0) -> str:
+    """Operators that set a line at a point, turned against the clock."""
+    a, b = math.cos(math.radians(turn)), math.sin(math.radians(turn))
+    return f"/F1 {size} Tf {a:.5f} {b:.5f} {-b:.5f} {a:.5f} {x} {y} Tm ({text}) Tj "
+
+
+BODY = "".join(
+    set_at(60, 700 - 14 * row, f"Row {row}: the pumps are inspected in every third month of the year.")
+    for row in range(12)
+)
+
+
+@pytest.mark.parametrize(
+    ("x", "turn"), [(30, 90), (570, 90), (30, 270), (570, 270), (400, 180), (200, 45), (200, -30), (200, 12)]
+)
+def test_a_line_that_is_not_level_is_no_heading_and_no_title(x: float, turn: float) -> None:
+    stamp = set_at(x, 400, "STAMP 2101.00001", 20, turn)
+    for content in (
+        stamp + set_at(60, 750, "Pump Manual", 16) + BODY,
+        set_at(60, 750, "Pump Manual", 16) + BODY + stamp,
+    ):
+        extraction = read_pdf(page_of(content))
+        assert extraction.title == "Pump Manual"
+        assert extraction.pages[0].text.startswith("# Pump Manual\n\nRow 0")
+        assert extraction.pages[0].text.endswith("year.\n\nSTAMP 2101.00001")
+
+
+@pytest.mark.parametrize("rotation", [90, 180, 270])
+def test_a_page_turned_for_display_is_read_as_displayed(rotation: int) -> None:
+    """A page laid out for the turn has the same headings, tables and paragraphs as an upright one."""
+    content = set_at(60, 750, "Pump Manual", 16) + BODY + set_at(60, 500, "left") + set_at(200, 500, "right")
+    content += set_at(60, 486, "one") + set_at(200, 486, "two")
+    upright = read_pdf(page_of(content)).pages
+    turned = {90: "0 1 -1 0 842 0", 180: "-1 0 0 -1 595 842", 270: "0 -1 1 0 0 595"}[rotation]
+    box = b"/MediaBox [0 0 %b] /Rotate %d" % (b"595 842" if rotation == 180 else b"842 595", rotation)
+    assert read_pdf(page_of(f"ET {turned} cm BT {content}", box)).pages == upright
+    stamped = read_pdf(page_of(content, b"/Rotate 90"))
+    assert stamped.title is None
+    assert "#" not in stamped.pages[0].text
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        b"/MediaBox [-100 -100 495 742]",
+        b"/MediaBox [-300 -300 1200 1200] /CropBox [-100 -100 495 742]",
+        b"/MediaBox [-100 -100 1200 1200] /CropBox [-300 -300 495 742] /Rotate 180",
+    ],
+)
+def test_text_off_the_visible_page_is_left_out(boxes: bytes) -> None:
+    """Printers' marks, and the other page of a spread, also where a line runs on into it."""
+    line = set_at(-60, 500, "The visible line") + set_at(520, 500, "of the other page")
+    marks = set_at(-60, 760, "proof 7 cyan", 30) + set_at(-200, 500, "registration", 30)
+    (page,) = read_pdf(page_of(line + marks, boxes)).pages
+    assert page.text == "The visible line"
+
+
+def test_a_paragraph_in_larger_type_is_no_heading() -> None:
+    words = "The company supplied pumps to every harbour of the northern coast"
+    heading, lead = set_at(60, 790, "Annual Report", 20), [words, f"{words}, and more", "than before."]
+    for size in (12.5, 15):
+        drawn_lead = "".join(set_at(60, 750 - 1.2 * size * n, line, size) for n, line in enumerate(lead))
+        text = read_pdf(page_of(heading + drawn_lead + BODY)).pages[0].text
+        assert [line for line in text.splitlines() if line.startswith("#")] == ["# Annual Report"]
+        assert f"\n\n{' '.join(lead)}\n\nRow 0" in text
+    numbered = set_at(60, 740, "1. Introduction.", 12.5)
+    assert "## 1. Introduction.\n\nRow 0" in read_pdf(page_of(heading + numbered + BODY)).pages[0].text
+    long = set_at(60, 790, "Dense Retrieval of Pump Manuals for the", 20) + set_at(
+        60, 766, "Open Questions", 20
+    )
+    assert read_pdf(page_of(long + BODY)).title == "Dense Retrieval of Pump Manuals for the Open Questions"
+
+
+@pytest.mark.parametrize(
+    ("glyphs", "word"),
+    [
+        (["ت", "لا", "ك", "ش", "م", "ل", "ا"], "المشكلات"),
+        (["ت", "\ufefc", "ك", "ش", "م", "ل", "ا"], "المشكلات"),
+        (["ل", "لا", "خ"], "خلال"),
+        (["ة", "ي", "ج", "ا", "ت", "ن", "لإ", "ا"], "الإنتاجية"),
+        (["ل", "ا", "ب", "ق", "ت", "س", "لا", "ا"], "الاستقبال"),
+        (["ن", "لا", "ا", "\ufb56"], "پالان"),
+        (["ف", "ل", "أ"], "ألف"),
+    ],
+)
+def test_lam_before_alef_keeps_its_place_in_a_ligature(glyphs: list[str], word: str) -> None:
+    """Glyphs are drawn from left to right; the ligature is one of them, with two characters."""
+    rows = "\n".join(f"<{65 + n:X}> <{glyph.encode('utf-16-be').hex()}>" for n, glyph in enumerate(glyphs))
+    characters = pdf_stream(
+        b"begincmap 1 begincodespacerange <00> <FF> endcodespacerange %d beginbfchar\n%b\nendbfchar endcmap"
+        % (len(glyphs), rows.encode())
+    )
+    drawn_word = set_at(60, 700, "".join(chr(65 + n) for n in range(len(glyphs))))
+    assert read_pdf(page_of(drawn_word, b"", b"/ToUnicode 4 0 R", (characters,))).pages[0].text == word
+
+
+ROMAN = ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"]
+
+
+@pytest.mark.parametrize(
+    ("head", "foot"),
+    [
+        ("Pump Inspection Manual", "{number}"),
+        ("{number} Pump Inspection Manual", "- {number} -"),
+        ("Pump Inspection Manual", "Page {number} of 10"),
+        ("Pump Inspection Manual", "{roman}"),
+        ("Pump Inspection Manual {roman}", "Seite {number} von 10"),
+    ],
+)
+def test_running_heads_stand_once_and_page_numbers_not_at_all(head: str, foot: str) -> None:
+    contents = [
+        set_at(60, 800, head.format(number=page + 7, roman=ROMAN[page]))
+        + "".join(set_at(60, 700 - 14 * row, f"Row {row} of {word} and its pumps.") for row in range(9))
+        + set_at(290, 30, foot.format(number=page + 7, roman=ROMAN[page]))
+        for page, word in enumerate(["granite", "feldspar", "zircon", "quartz", "mica"])
+    ]
+    pages = [page.text for page in read_pdf(pages_of(contents)).pages]
+    assert "\n".join(pages).count("Pump Inspection Manual") == 1
+    assert "Pump Inspection Manual" in pages[0]
+    assert all(text.startswith("Row 0") for text in pages[1:])
+    assert all(text.endswith("pumps.") for text in pages)
+
+
+def test_lines_that_only_resemble_running_heads_stay() -> None:
+    """Text that begins alike on each page, header rows of tables, and pages of a single line."""
+    alike = ["".join(set_at(60, 700 - 14 * row, f"Row {row} of the pumps.") for row in range(9))] * 4
+    rows = "".join(
+        set_at(60 + 100 * column, 700 - (30 if row else 0) - 14 * row, f"cell {row} {column}")
+        for row in range(4)
+        for column in range(3)
+    )
+    for contents in (alike, [rows] * 4, [set_at(60, 800, "Pump Manual")] * 4):
+        texts = [page.text for page in read_pdf(pages_of(contents)).pages]
+        assert len(set(texts)) == 1
+        assert texts[0] == read_pdf(pages_of(contents[:1])).pages[0].text
 
 
 def test_the_example_is_read_whole() -> None:

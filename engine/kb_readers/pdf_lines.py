@@ -1,0 +1,180 @@
+"""The lines of a PDF page that are seen on it, with their place in reading direction.
+
+PDFium gives the text of a page in drawing order, and places in the page's own coordinates. Text off the
+visible part of the page is left out: printers' marks, and the other page of a spread. The place of a line is
+taken along its own direction, so that pages which are turned for display, and lines that run upwards, have
+lines below each other too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from pypdfium2 import raw
+
+_CELL_GAP = 1.2  # minimum gap between table columns, in sizes of the text: wider than in justified lines
+_LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
+_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark for a removed hyphen
+# PDFium's mark of a joined word, characters that are no text, and ligatures of one character.
+_CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
+    0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
+}
+_ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627\u0671]\u0644")
+_MOST_SLANT = 5  # of a level line, in degrees: scanned pages lie askew
+
+
+class Line(NamedTuple):
+    """One line of a page; lengths in points, along and across the direction of the line."""
+
+    cells: list[str]
+    """Its text, split at wide gaps."""
+    size: float
+    turn: int
+    """Direction in degrees, as displayed: 0 if it is level, from left to right."""
+    left: float
+    right: float
+    first_base: float
+    """Baseline of its first character; the last one is lower if a hyphenated word joined two lines."""
+    last_base: float
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.cells)
+
+
+def lines_of(page: Any, textpage: Any, text: str) -> list[Line]:
+    """Return the lines of `text`, the whole text of the page, without those that are not seen."""
+    seen = _Characters(page, textpage)
+    found: list[Line] = []
+    start = 0  # of the line, in UTF-16 code units
+    for line in text.split("\r\n"):
+        units: Sequence[int] = range(start, start + len(line))
+        if not line.isascii() and max(line) > "\uffff":
+            units = list(accumulate((1 + (each > "\uffff") for each in line), initial=start))
+        if line.strip():
+            found += seen.lines(line, units)
+        start = (units[-1] + 1 + (line[-1] > "\uffff") if line else start) + 2
+    level = [line for line in found if line.text and not line.turn]
+    turned = [line for line in found if line.text and line.turn]
+    # Move a footer that was drawn first to the end, and a header that was drawn last to the start.
+    header: list[Line] = []
+    if len(level) > 1 and level[-1].last_base > max(line.first_base for line in level[:-1]):
+        header = [level.pop()]
+    if len(level) > 1 and level[0].first_base < min(line.last_base for line in level[1:]):
+        level.append(level.pop(0))
+    return [*header, *level, *turned]
+
+
+class _Place(NamedTuple):
+    """The part of the file's surface in which a character stands."""
+
+    is_seen: bool
+    turn: int
+
+
+class _Characters:
+    """The characters of a page, by their number."""
+
+    def __init__(self, page: Any, textpage: Any) -> None:
+        self._textpage = textpage.raw
+        self._left, self._bottom, self._right, self._top = page.get_bbox()
+        self._rotation = page.get_rotation()
+
+    def lines(self, line: str, units: Sequence[int]) -> Iterator[Line]:
+        """Yield the seen parts of a line of text, which may run off the page, or into a stamp."""
+        line = _ALEF_LAM.sub(lambda pair: self._in_order(pair, units), line)
+        first, last = len(line) - len(line.lstrip()), len(line.rstrip()) - 1
+        place = self._place(units[first])
+        if place == self._place(units[last]):
+            if place.is_seen:
+                yield self._line(line, units, place.turn)
+            return
+        words = ((self._place(units[word.start()]), word) for word in re.finditer(r"\S+", line))
+        for place, group in groupby(words, key=itemgetter(0)):
+            if place.is_seen:
+                part = [word for _, word in group]
+                span = slice(part[0].start(), part[-1].end())
+                yield self._line(line[span], units[span], place.turn)
+
+    def _line(self, line: str, units: Sequence[int], turn: int) -> Line:
+        first, last = units[len(line) - len(line.lstrip())], units[len(line.rstrip()) - 1]
+        matrix = self._matrix(first)
+        size = raw.FPDFText_GetFontSize(self._textpage, self._number(first)) * math.hypot(matrix.c, matrix.d)
+        angle = turn + self._rotation
+        cells, begin = [], 0
+        for gap in re.finditer(" +", line):
+            if not gap.start() or gap.end() == len(line):
+                continue
+            before, after = units[gap.start() - 1], units[gap.end()]
+            if self._extent(after, angle)[0] - self._extent(before, angle)[1] > _CELL_GAP * size:
+                cells.append(line[begin : gap.start()])
+                begin = gap.end()
+        cells.append(line[begin:])
+        cleaned = (_COMPOUND.sub(_with_hyphen, cell).translate(_CLEANED) for cell in cells)
+        cells = [" ".join(_LEADERS.sub(" … ", cell).split()) for cell in cleaned]
+        return Line(
+            list(filter(None, cells)),
+            size,
+            turn,
+            self._extent(first, angle)[0],
+            self._extent(last, angle)[1],
+            _turned(*self._origin(first), angle)[1],
+            _turned(*self._origin(last), angle)[1],
+        )
+
+    def _in_order(self, pair: re.Match[str], units: Sequence[int]) -> str:
+        """Return lam before alef if both are one letter of the font: PDFium reverses the two."""
+        alef, lam = (self._origin(units[index]) for index in (pair.start(), pair.start() + 1))
+        return pair[0][::-1] if alef == lam else pair[0]
+
+    def _place(self, unit: int) -> _Place:
+        x, y = self._origin(unit)
+        is_seen = self._left <= x <= self._right and self._bottom <= y <= self._top
+        matrix = self._matrix(unit)
+        if not (math.isfinite(matrix.a) and math.isfinite(matrix.b)):
+            return _Place(is_seen, 0)
+        turn = round(math.degrees(math.atan2(matrix.b, matrix.a)) - self._rotation) % 360
+        return _Place(is_seen, 0 if min(turn, 360 - turn) <= _MOST_SLANT else turn)
+
+    def _number(self, unit: int) -> int:
+        """Return PDFium's number of the character at a code unit of the text."""
+        return int(raw.FPDFText_GetCharIndexFromTextIndex(self._textpage, unit))
+
+    def _matrix(self, unit: int) -> Any:
+        matrix = raw.FS_MATRIX()
+        raw.FPDFText_GetMatrix(self._textpage, self._number(unit), matrix)
+        return matrix
+
+    def _origin(self, unit: int) -> tuple[float, float]:
+        x, y = ctypes.c_double(), ctypes.c_double()
+        raw.FPDFText_GetCharOrigin(self._textpage, self._number(unit), x, y)
+        return x.value, y.value
+
+    def _extent(self, unit: int, angle: int) -> tuple[float, float]:
+        """Return begin and end of a character along its line."""
+        box = raw.FS_RECTF()
+        raw.FPDFText_GetLooseCharBox(self._textpage, self._number(unit), box)
+        if not angle % 360:
+            return box.left, box.right
+        places = [_turned(x, y, angle)[0] for x in (box.left, box.right) for y in (box.bottom, box.top)]
+        return min(places), max(places)
+
+
+def _turned(x: float, y: float, angle: int) -> tuple[float, float]:
+    """Return a point in the axes along and across a line of this direction."""
+    if not angle % 360:
+        return x, y
+    along, across = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    return x * along + y * across, y * along - x * across
+
+
+def _with_hyphen(broken: re.Match[str]) -> str:
+    """Join a hyphenated word; the hyphen is kept between a lower-case and an upper-case letter."""
+    before, after = broken.groups()
+    return f"{before}-{after}" if before.islower() and after.isupper() else f"{before}{after}"

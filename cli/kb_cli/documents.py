@@ -152,7 +152,9 @@ def search(options: argparse.Namespace, out: Output) -> None:
         return
     if answer.incomplete:
         out.note(f"incomplete: {answer.incomplete}")
-    if answer.results and answer.weak:
+    if any(result.without_phrase is True for result in answer.results):
+        out.text("no passage holds the phrase; these are the best without it\n", style="yellow")
+    elif answer.results and answer.weak:
         out.text("weak: nothing matches well; these are the nearest passages\n", style="yellow")
     for place, result in enumerate(answer.results, 1):
         collection, tags = collection_and_tags(result.tags)

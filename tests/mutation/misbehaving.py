@@ -22,7 +22,7 @@ from kb_contracts.http import decoding, mount
 from kb_contracts.http.mount import Answering, Handler, Incoming
 from kb_contracts.semantics import query
 from kb_contracts.semantics.citations import Quote, find_quote
-from kb_contracts.semantics.cursors import Place
+from kb_contracts.semantics.cursors import Place, opened
 from kb_contracts.semantics.documents import document_key, text_digest
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
 from kb_contracts.semantics.search import query_of, without_text
@@ -140,16 +140,21 @@ def excluded_wherever_a_minus_stands(text: str, _phrases: Any) -> list[Any]:
     ]
 
 
-def ranked_by_the_whole_query(text: str) -> query.ParsedQuery:
-    return dataclasses.replace(query_of(text), text=text)
+def ranked_by_the_whole_query(request: m.SearchRequest) -> query.ParsedQuery:
+    return dataclasses.replace(query_of(request), text=request.query)
 
 
-def ranked_without_phrases(written: str) -> query.ParsedQuery:
-    parsed = query_of(written)
+def ranked_without_phrases(request: m.SearchRequest) -> query.ParsedQuery:
+    parsed = query_of(request)
     text = parsed.text
     for phrase in parsed.wording.phrases if parsed.wording else ():
         text = text.replace(phrase, "")
     return dataclasses.replace(parsed, text=text.strip() or parsed.text)
+
+
+def counted_after_the_first_page(request: m.SearchRequest, reach: Reach | None) -> Any:
+    answer, places = opened(request, reach)
+    return msgspec.structs.replace(answer, total=max(1, answer.total)), places
 
 
 async def total_without_syntax(incoming: Incoming, inner: Handler) -> Any:
@@ -169,7 +174,7 @@ def places_alone(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
 
 def ranked_anew(documents: Documents, request: m.SearchRequest, _reach: Reach | None) -> m.SearchResponse:
     """The second page, computed from the current documents."""
-    answer = search._search(documents, request, query_of(request.query), 0)
+    answer = search._search(documents, request, query_of(request), 0)
     answer.results = answer.results[request.top :]
     return answer
 

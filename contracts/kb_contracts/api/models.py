@@ -194,10 +194,12 @@ class SearchRequest(Request):
         Query,
         Meta(
             description="the search text, in words. Text in double quotation marks (straight, curly, «…») is "
-            "a phrase: every result contains it in its text, heading or title. A minus directly before a "
-            "phrase, or before a word of at least three letters, at the start or after white space, excludes "
-            "passages that contain it; in a query of several lines it excludes nothing, and beside options "
-            "such as `-v` or `--all` it excludes no word. A query with exclusions only is refused"
+            "a phrase: if at most six words are outside phrases and exclusions, or with `strict`, every "
+            "result contains it in its text, heading or title; otherwise passages with it score higher. A "
+            "minus directly before a phrase, or before a word of at least three letters, at the start or "
+            "after white space, excludes passages that contain it; in a query of several lines it excludes "
+            "nothing, and beside options such as `-v` or `--all` it excludes no word. A query with "
+            "exclusions only is refused"
         ),
     ]
     top: Annotated[int, Meta(ge=1, le=100, description="maximum number of results")] = 10
@@ -218,6 +220,13 @@ class SearchRequest(Request):
         ]
         | None
     ) = None
+    strict: Annotated[
+        bool,
+        Meta(
+            description="every phrase of the query is a condition, and no result is without it. By default, "
+            "if no passage contains the phrases, the best without them follow, with `without_phrase`"
+        ),
+    ] = False
     rerank: (
         Annotated[
             bool,
@@ -387,15 +396,17 @@ class Explanation(Response):
 
     `cosine` or `bm25` is null if that part does not count (because of the mode, or without a match). `weight`
     and `saturation` are those of the query: the saturation is proportional to the BM25 score of a passage
-    that holds all words of the query. With a final score, these are the parts of its semantic score, and
-    `ranking` has the parts of the final one. `relevance` is the score of a reranker, which replaces the first
-    score.
+    that holds all words of the query. `phrases` is present if the query has phrases that are no conditions:
+    the share of them in the passage; the score is raised by this share of a tenth of its distance to 1. With
+    a final score, these are the parts of its semantic score, and `ranking` has the parts of the final one.
+    `relevance` is the score of a reranker, which replaces the first score.
     """
 
     cosine: float | None
     bm25: float | None
     weight: float
     saturation: float
+    phrases: Score | msgspec.UnsetType = msgspec.UNSET
     relevance: Score | msgspec.UnsetType = msgspec.UNSET
     ranking: RankingParts | msgspec.UnsetType = msgspec.UNSET
 
@@ -414,7 +425,8 @@ class SearchResult(Response):
     passage, where rare words weigh more than frequent ones. It is comparable between queries and between
     bases of any size: in mode `hybrid` most relevant passages score more than 0.5, and passages on another
     subject less. It is not a probability. After a reranker it is the reranker's relevance, and with `ranking`
-    the final score.
+    the final score. `without_phrase`: no passage contains the phrases of the query, and this one is among the
+    best without them.
     """
 
     chunk: Chunk
@@ -427,6 +439,7 @@ class SearchResult(Response):
     explain: Explanation | None = None
     citation: Citation | msgspec.UnsetType = msgspec.UNSET
     duplicates: list[Duplicate] | msgspec.UnsetType = msgspec.UNSET
+    without_phrase: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class SearchResponse(Response):
@@ -439,7 +452,8 @@ class SearchResponse(Response):
     of the engine's model, and its score is at least `min_score`; the mode determines which of the first two
     conditions apply. By meaning there is always a nearest chunk: if fewer chunks match than `top`, the
     nearest remaining ones follow, so that there may be more results than `total`. `total_exact` is false if
-    counting would take too long: `total` is then a lower bound.
+    counting would take too long: `total` is then a lower bound. If no passage contains the phrases that are
+    conditions, `total` is 0, and results without them follow, unless `strict` is set.
 
     `collapse` and `per_document` choose among three times as many results as `top`, or 30; `total` counts
     all.

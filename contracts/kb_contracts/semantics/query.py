@@ -1,8 +1,12 @@
 """The syntax of a search's query: phrases in quotation marks, exclusions behind a minus, and words.
 
-    "connection reset by peer"      only passages that hold it
+    "connection reset by peer"      only passages that hold it, if the query is short
     -docker  -"docker compose"      only passages that do not hold it
     all other text                  words for the ranking of passages, including the words of phrases
+
+Pasted text has quotation marks too. So a phrase is a condition only if the query has at most six words
+outside phrases and exclusions, or if the search is strict. In other queries a phrase raises the score of a
+passage that holds it, and excludes none.
 
 A passage holds a phrase if its words are in text, heading or title in this order, with only white space and
 punctuation between them. They are compared without case, compatibility forms and diacritics, and are not
@@ -34,6 +38,8 @@ _OPENING = re.compile(f"[{''.join(_CLOSING)}]")
 SYNTAX = re.compile(f"[-{''.join(_CLOSING)}]")
 """Matches every query that has a phrase or an exclusion."""
 _MINUS = re.compile(r"(?<!\S)-\S+")
+FEW_WORDS = 6
+"""Maximum number of words outside phrases and exclusions of a query whose phrases are conditions."""
 _SHORTEST = 3
 """Minimum length of an excluded word, in letters and digits: shorter ones are options."""
 _TRAILING_PUNCTUATION = ".,;:!?)"
@@ -92,13 +98,30 @@ class Wording:
 
     def passes(self, title: str, heading: str | None, text: str) -> bool:
         """True if a passage holds all phrases and no exclusion."""
-        parts = [words_of(part) for part in (title, heading or "", text)]
+        parts = _parts(title, heading, text)
         if self._rows or self._no_rows:
             whole = "\n".join(map(_in_a_row, parts))
             if not all(row in whole for row in self._rows) or any(row in whole for row in self._no_rows):
                 return False
         words = set(chain.from_iterable(parts)) if self._words or self._no_words else set()
         return words >= self._words and words.isdisjoint(self._no_words)
+
+    def share(self, title: str, heading: str | None, text: str) -> float:
+        """Return the share of the phrases that a passage holds; 0 without phrases."""
+        parts = _parts(title, heading, text)
+        whole = "\n".join(map(_in_a_row, parts))
+        held = len(self._words.intersection(chain.from_iterable(parts))) + sum(
+            row in whole for row in self._rows
+        )
+        return held / max(1, len(self._words) + len(self._rows))
+
+    def exclusions(self) -> Wording | None:
+        """Return the exclusions without the phrases; None if there are no exclusions."""
+        return Wording(excluded=self.excluded) if self.excluded else None
+
+
+def _parts(title: str, heading: str | None, text: str) -> list[list[str]]:
+    return [words_of(part) for part in (title, heading or "", text)]
 
 
 def _divided(phrases: Iterable[str]) -> tuple[set[str], list[str]]:
@@ -116,11 +139,12 @@ def _in_a_row(words: Sequence[str]) -> str:
 class ParsedQuery:
     """A parsed query. `text` ranks the passages; without phrases and exclusions it is the query itself.
 
-    `wording` None: every passage passes.
+    `wording` None: every passage passes. `preferred` has the phrases that are no conditions.
     """
 
     text: str
     wording: Wording | None = None
+    preferred: Wording | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +157,8 @@ class _Part:
     excluded: bool
 
 
-def parse_query(query: str) -> ParsedQuery:
-    """Return the parsed query.
+def parse_query(query: str, most_words: float = FEW_WORDS) -> ParsedQuery:
+    """Return the parsed query. With more than `most_words` outside of them, phrases are no conditions.
 
     Raises:
         EngineError: `invalid_parameter` if it consists of exclusions only.
@@ -146,10 +170,12 @@ def parse_query(query: str) -> ParsedQuery:
         parts += _excluded_words(query, spans)
     if not parts:
         return ParsedQuery(query)
-    pieces, at = [], 0
+    pieces, outside, at = [], [], 0
     for part in sorted(parts, key=lambda part: part.start):
-        pieces += [query[at : part.start], "" if part.excluded else part.text]
+        outside.append(query[at : part.start])
+        pieces += [outside[-1], "" if part.excluded else part.text]
         at = part.end
+    outside.append(query[at:])
     text = " ".join(filter(None, map(str.strip, [*pieces, query[at:]])))
     if not any(map(str.isalnum, text)):
         raise EngineError(
@@ -158,12 +184,12 @@ def parse_query(query: str) -> ParsedQuery:
             "minus, put it into quotation marks.",
             parameter="query",
         )
-    return ParsedQuery(
-        text,
-        Wording(
-            (part.text for part in parts if not part.excluded), (part.text for part in parts if part.excluded)
-        ),
+    wording = Wording(
+        (part.text for part in parts if not part.excluded), (part.text for part in parts if part.excluded)
     )
+    if not wording.phrases or len(words_of(" ".join(outside))) <= most_words:
+        return ParsedQuery(text, wording)
+    return ParsedQuery(text, wording.exclusions(), Wording(wording.phrases))
 
 
 def _phrases(query: str) -> Iterator[tuple[int, int]]:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from typing import Any, TypeVar
 
@@ -19,11 +21,16 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Chunk, Filters, Mode, SearchRequest, SearchResult
 from kb_contracts.semantics.citations import with_citations
-from kb_contracts.semantics.query import SYNTAX, ParsedQuery, parse_query
+from kb_contracts.semantics.query import FEW_WORDS, SYNTAX, ParsedQuery, Wording, parse_query
 
 T = TypeVar("T")
 CountTokens = Callable[[str], int]
 """Returns the number of tokens of a text by itself."""
+
+PHRASES = 0.1
+"""Part of its score's distance to 1 that a passage gains if it holds all phrases that are no conditions."""
+PREFERRED_POOL = 100
+"""Minimum number of candidates whose scores are raised for phrases."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
@@ -45,18 +52,46 @@ def mode_of(request: SearchRequest) -> Mode:
     return "fts" if fts_only else mode or "hybrid"
 
 
-def query_of(query: str) -> ParsedQuery:
+def query_of(request: SearchRequest) -> ParsedQuery:
     """Return the parsed query; most queries have no syntax to parse.
 
     Raises:
         EngineError: as `parse_query`.
     """
-    return parse_query(query) if SYNTAX.search(query) else ParsedQuery(query)
+    if not SYNTAX.search(request.query):
+        return ParsedQuery(request.query)
+    return parse_query(request.query, math.inf if request.strict else FEW_WORDS)
 
 
 def mode_and_query(request: SearchRequest) -> tuple[Mode, ParsedQuery]:
     """Return the mode and the parsed query. Raises EngineError: as `mode_of` and `query_of`."""
-    return mode_of(request), query_of(request.query)
+    return mode_of(request), query_of(request)
+
+
+def preferring(results: Sequence[SearchResult], phrases: Wording) -> list[SearchResult]:
+    """Return the results by their scores, which are raised for the phrases that they hold."""
+    raised = []
+    for result in results:
+        share = phrases.share(result.document.title, result.chunk.heading, result.chunk.text)
+        score = result.score + PHRASES * share * (1.0 - result.score)
+        explain = result.explain and msgspec.structs.replace(result.explain, phrases=share)
+        raised.append(msgspec.structs.replace(result, score=score, explain=explain))
+    return sorted(raised, key=lambda result: -result.score)
+
+
+def relaxed(query: ParsedQuery, request: SearchRequest) -> ParsedQuery | None:
+    """Return the query whose passages follow if none holds the phrases; None if none may follow."""
+    if request.strict or query.wording is None or not query.wording.phrases:
+        return None
+    return replace(query, wording=query.wording.exclusions())
+
+
+def mark_without_phrase(results: Iterable[SearchResult], query: ParsedQuery) -> None:
+    """Set `without_phrase` of the results that do not hold the phrases that are conditions."""
+    if query.wording is not None:
+        for result in results:
+            if not query.wording.passes(result.document.title, result.chunk.heading, result.chunk.text):
+                result.without_phrase = True
 
 
 def date_window(filters: Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:

@@ -11,8 +11,12 @@ MODES = pytest.mark.parametrize("mode", ["hybrid", "fts", "vector"])
 RESET = "The connection was reset by a peer; a peer resets a connection."
 
 
-def searched(kb: Client, query: str, mode: str = "hybrid") -> set[int]:
-    return {result.document.id for result in kb.search(query, mode=mode, top=100).results}
+SIX_WORDS = "what did the log say about"
+
+
+def searched(kb: Client, query: str, mode: str = "hybrid", *, strict: bool = False) -> set[int]:
+    found = kb.search(query, mode=mode, top=100, strict=strict).results
+    return {result.document.id for result in found}
 
 
 @MODES
@@ -46,7 +50,7 @@ def test_a_phrase_is_found_whatever_its_case_accents_and_punctuation(kb: Client,
 )
 def test_words_of_a_phrase_stand_in_its_order_side_by_side_and_whole(kb: Client, text: str) -> None:
     kb.note(text, title="Log")
-    assert searched(kb, '"connection reset by peer"') == set()
+    assert searched(kb, '"connection reset by peer"', strict=True) == set()
 
 
 def test_a_phrase_may_stand_in_the_title_or_in_a_heading(kb: Client) -> None:
@@ -152,9 +156,58 @@ def test_the_total_counts_what_passes(kb: Client, mode: str) -> None:
 @MODES
 def test_where_nothing_passes_the_answer_is_weak(kb: Client, mode: str) -> None:
     kb.note("copper lantern in the harbour office", title="Lantern")
-    answer = kb.search('copper lantern in the "office harbour"', mode=mode)
+    answer = kb.search('copper lantern in the "office harbour"', mode=mode, strict=True)
     assert (answer.results, answer.total, answer.weak) == ([], 0, True)
     assert not kb.search('"copper lantern in the harbour office"', mode=mode).weak
+
+
+@MODES
+def test_beside_more_than_six_words_a_phrase_excludes_nothing(kb: Client, mode: str) -> None:
+    """Quotation marks of pasted text. Exclusions do not count, and exclude at any length."""
+    wanted = kb.note("what the log did say: connection reset by peer", title="Log")
+    other = kb.note("what did the log say about connection, peer and reset", title="Peers")
+    kb.note("what did the log say about copper", title="Copper")
+    phrase = '"connection reset by peer" -copper'
+    assert searched(kb, f"{SIX_WORDS} {phrase}", mode) == {wanted}
+    assert searched(kb, f"{SIX_WORDS} the {phrase}", mode) == {wanted, other}
+    assert searched(kb, f"{SIX_WORDS} the {phrase}", mode, strict=True) == {wanted}
+
+
+@MODES
+def test_beside_more_than_six_words_a_phrase_raises_the_score(kb: Client, mode: str) -> None:
+    for text in ("peer by reset connection", "connection reset by peer"):
+        kb.note(f"the log: {text}", title="Log")
+    query = f"{SIX_WORDS} the connection reset by peer"
+    before = {each.chunk.id: each.score for each in kb.search(query, mode=mode).results}
+    quoted = query.replace("connection reset by peer", '"connection reset by peer"')
+    with_phrase, without = kb.search(quoted, mode=mode, explain=True).results
+    assert "connection reset" in with_phrase.chunk.text
+    first = before[with_phrase.chunk.id]
+    assert with_phrase.score == pytest.approx(first + 0.1 * (1 - first), abs=1e-5)
+    assert without.score == pytest.approx(before[without.chunk.id], abs=1e-5)
+    assert [each.explain.phrases for each in (with_phrase, without) if each.explain] == [1, 0]
+
+
+@MODES
+def test_where_no_passage_holds_a_phrase_the_best_without_it_follow_marked(kb: Client, mode: str) -> None:
+    wanted = kb.note("copper lantern in the harbour office", title="Lantern")
+    kb.note("copper lantern of tin", title="Tin")
+    query = 'copper lantern in the "office harbour" -tin'
+    answer = kb.search(query, mode=mode)
+    (result,) = answer.results
+    assert (result.document.id, result.without_phrase) == (wanted, True)
+    assert (answer.total, answer.weak) == (0, True)
+    (held,) = kb.search('"harbour office"', mode=mode).results
+    assert held.without_phrase is not True
+
+
+def test_further_pages_without_a_phrase_are_marked(kb: Client) -> None:
+    for number in range(2):
+        kb.note(f"copper lantern {number}", title=f"Lantern {number}")
+    query = '"lantern copper"'
+    first = kb.search(query, top=1, pages=True)
+    second = kb.search(query, top=1, pages=True, cursor=first.next_cursor)
+    assert [each.without_phrase for each in (*first.results, *second.results)] == [True, True]
 
 
 def test_phrases_go_with_filters_and_bounds(kb: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 
 from msgspec import UNSET, UnsetType
@@ -25,17 +26,21 @@ from kb_contracts.semantics.ranking import (
     ranking_plan,
 )
 from kb_contracts.semantics.search import (
+    PREFERRED_POOL,
     date_window,
     first_collections,
+    mark_without_phrase,
     mode_and_query,
+    preferring,
     presented,
+    relaxed,
     source_types,
     vector_result,
 )
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.index.port import Selection
 from kb_engine.rerank.reranker import Reranker, RerankFailed
-from kb_engine.store.port import Query
+from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
 from kb_engine.store.store import Store, utc_now
@@ -73,6 +78,8 @@ class SearchApi:
             answer = await self._after_cursor(request, reach)
         places = places_of(answer.results) if request.pages else []
         results = answer.results[: request.top]
+        if not answer.total:
+            mark_without_phrase(results, parsed)
         if request.neighbors and request.detail == "full":
             await self._store.read(search_rows.add_neighbors, results, request.neighbors)
         if request.max_tokens is None or request.detail == "locations":
@@ -93,6 +100,10 @@ class SearchApi:
         answer.results = in_pages(results_at(places, there), request)
         return answer
 
+    async def _found(self, query: Query) -> Found:
+        vector = None if query.mode == "fts" else self._encoder.query(query.text)
+        return await self._store.search(query, vector)
+
     async def _ranked(self, request: m.SearchRequest, mode: m.Mode, parsed: ParsedQuery) -> m.SearchResponse:
         """Return the full ranking, from which this page and the following ones are cut."""
         selection = selection_of(request)
@@ -100,7 +111,12 @@ class SearchApi:
         plan = None if ranking is None else ranking_plan(request.query, ranking, self._ranking)
         reranker = None if request.rerank is False else self._reranker
         looked_at = 0 if reranker is None else max(reranker.candidates, request.top)
-        pool = max(looked_at, pool_for(request), 0 if plan is None else pool_size(request.top))
+        pool = max(
+            looked_at,
+            pool_for(request),
+            0 if plan is None else pool_size(request.top),
+            0 if parsed.preferred is None else PREFERRED_POOL,
+        )
         query = Query(
             text=parsed.text,
             mode=mode,
@@ -112,10 +128,15 @@ class SearchApi:
             wording=parsed.wording,
             explain=request.explain,
         )
-        vector = None if mode == "fts" else self._encoder.query(parsed.text)
-        found = await self._store.search(query, vector)
+        found = await self._found(query)
+        if not found.results and (others := relaxed(parsed, request)) is not None:
+            beside = await self._found(replace(query, wording=others.wording))
+            found = replace(found, results=beside.results, lost=beside.lost)
+        results = found.results
+        if parsed.preferred is not None:  # compares many texts, as `diverse`
+            results = await asyncio.to_thread(preferring, results, parsed.preferred)
         results, reranked, rerank_failure = await _second_look(
-            reranker, request, parsed.text, found.results, looked_at
+            reranker, request, parsed.text, results, looked_at
         )
         if plan is not None:
             results = await _in_final_order(self._store, results, plan)

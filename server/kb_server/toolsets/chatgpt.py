@@ -78,7 +78,8 @@ and url; fetch reads a document by its id."""
 
     async def run(self, arguments: SearchArguments, call: Call) -> SearchResult:
         request = m.SearchRequest(query=arguments.query, top=_PASSAGES, per_document=1, detail="locations")
-        found = (await self.engine.call(SEARCH, body=request)).results
+        answer = await self.engine.call(SEARCH, body=request)
+        found = [result for result in answer.results if result.without_phrase is not True]
         titles = {each.document.id: each.document.title for each in found}
         call.log["results"] = len(titles)
         return SearchResult(

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
+import msgspec
 from msgspec import UNSET
 
 from kb_contracts.access.reach import Reach
@@ -27,11 +28,15 @@ from kb_contracts.semantics.documents import similar_notes
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
 from kb_contracts.semantics.search import (
+    PREFERRED_POOL,
     date_window,
     first_collections,
+    mark_without_phrase,
     mode_of,
+    preferring,
     presented,
     query_of,
+    relaxed,
     source_types,
     vector_result,
 )
@@ -69,7 +74,7 @@ def search(
     if request.cursor is not None:
         answer = _after_cursor(documents, request, reach)
     else:
-        answer = _search(documents, request, query_of(request.query), now)
+        answer = _search(documents, request, query_of(request), now)
     return _page(documents, answer, request, reach)
 
 
@@ -79,7 +84,11 @@ def _search(
     """Like `search`, for a parsed query; documents must also pass the tests in `also`."""
     mode, owners = mode_of(request), documents.owners
     plan = None if request.ranking is None else ranking_plan(request.query, request.ranking, PLAIN)
-    pool = max(pool_for(request), 0 if plan is None else pool_size(request.top))
+    pool = max(
+        pool_for(request),
+        0 if plan is None else pool_size(request.top),
+        0 if query.preferred is None else PREFERRED_POOL,
+    )
     allowed: set[int] | None = None  # document ids, or None for all
     if tests := [*_tests(request), *also]:
         allowed = {
@@ -116,6 +125,9 @@ def _search(
             and (passing is None or chunk_id in passing)
         )
         best += islice(far, pool - len(best))
+    if not best and (others := relaxed(query, request)) is not None:
+        beside = _search(documents, request, others, now, also)
+        return msgspec.structs.replace(beside, total=0, weak=True)
 
     def result(chunk_id: int, score: float) -> m.SearchResult:
         stored, chunk = documents.chunk(chunk_id)
@@ -136,6 +148,8 @@ def _search(
         )
 
     results = [result(key, score) for score, key in best]
+    if query.preferred is not None:
+        results = preferring(results, query.preferred)
     if plan is not None:
         results = in_final_order(results, documents.votes(), plan, moment_of(now))
     return m.SearchResponse(
@@ -176,6 +190,8 @@ def _page(
 ) -> m.SearchResponse:
     """Reduce the answer to one page."""
     places, results = places_of(answer.results) if request.pages else [], answer.results[: request.top]
+    if not answer.total:
+        mark_without_phrase(results, query_of(request))
     if request.neighbors and request.detail == "full":
         results = [documents.with_neighbors(each, request.neighbors) for each in results]
     answer.results, answer.omitted = presented(results, request, estimated_tokens)

@@ -19,12 +19,21 @@ class Asked:
     plain: str = ""
     wanted: list[list[str]] = field(default_factory=list)
     unwanted: list[list[str]] = field(default_factory=list)
+    beside: int = 0
+    """Number of words outside phrases and unwanted words."""
 
     def fits(self, *texts: str) -> bool:
         """True if each wanted phrase is in one of the texts, and no unwanted phrase is in any."""
         split = [spelled(text) for text in texts]
+        return self.held(*texts) == 1 and not any(
+            _within(phrase, text) for phrase in self.unwanted for text in split
+        )
+
+    def held(self, *texts: str) -> float:
+        """Return the share of the wanted phrases that are in one of the texts."""
+        split = [spelled(text) for text in texts]
         held = [any(_within(phrase, text) for text in split) for phrase in self.wanted]
-        return all(held) and not any(_within(phrase, text) for phrase in self.unwanted for text in split)
+        return sum(held) / len(held) if held else 1
 
 
 def spelled(text: str) -> list[str]:
@@ -70,6 +79,7 @@ def taken_apart(query: str) -> Asked:
         at = end + 1
     if minuses:
         _take_words_out(rest, asked)
+    asked.beside = len(spelled(" ".join(rest[::2])))
     asked.plain = " ".join(rest) if asked.wanted or asked.unwanted else query
     if asked.unwanted and not spelled(asked.plain):
         raise Refused("invalid_parameter", "Say what you look for, too.", parameter="query")

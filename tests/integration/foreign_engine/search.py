@@ -23,6 +23,7 @@ _SUMMARY = (
     "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata",
     "extraction_method", "version", "created_at", "updated_at",
 )  # fmt: skip
+FEW = 6
 MOST_CURSORS = 1_000
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIMED = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})")
@@ -90,11 +91,34 @@ class Search:
         numbers = [document["id"] for document in self._chosen(body)]
         asked = taken_apart(body["query"])
         scored = self._documents.chunks.scored(asked.plain, mode, numbers)
-        found = [each for each in scored if each[0] >= body["min_score"] and self._fits(each[1], asked)]
+        likely = [each for each in scored if each[0] >= body["min_score"]]
+        raised = asked.beside > FEW and not body["strict"]
+        liked, asked.wanted = (asked.wanted, []) if raised else ([], asked.wanted)
+        found = [each for each in likely if self._fits(each[1], asked)]
+        total, weak = len(found), not found or found[0][0] < WEAK
+        if liked:
+            found = self._raised(found, Asked(wanted=liked))
+        elif not found and asked.wanted and not body["strict"]:
+            others = Asked(unwanted=asked.unwanted)
+            found = [
+                (score, row | {"without_phrase": True}, explained)
+                for score, row, explained in likely
+                if self._fits(row, others)
+            ]
         best = found[: max(100, 3 * body["top"], 300 if body["pages"] else 0)]
         if body["ranking"] is not None:
             best = self._ranked(best, body["query"], body["ranking"])
-        return {"total": len(found), "weak": not found or found[0][0] < WEAK}, best
+        return {"total": total, "weak": weak}, best
+
+    def _raised(self, found: list[Scored], liked: Asked) -> list[Scored]:
+        """The hits, those with the phrases nearer to 1."""
+        raised = []
+        for score, row, explained in found:
+            held = liked.held(
+                self._documents.one(row["document"])["title"], row["heading"] or "", row["text"]
+            )
+            raised.append((score + 0.1 * held * (1 - min(1.0, score)), row, explained | {"phrases": held}))
+        return sorted(raised, key=lambda each: -each[0])
 
     def _fits(self, row: Row, asked: Asked) -> bool:
         if not asked.wanted and not asked.unwanted:
@@ -144,6 +168,7 @@ class Search:
             "before": [each for each in near if each["index"] < place],
             "after": [each for each in near if each["index"] > place],
             **({"duplicates": entry.twins} if entry.twins else {}),
+            **({"without_phrase": True} if "without_phrase" in row else {}),
         }  # fmt: skip
 
     def similar(self, note: Row, most: int) -> list[Row]:

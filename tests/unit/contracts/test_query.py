@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.models import MAX_QUERY_CHARS
+from kb_contracts.api.models import MAX_QUERY_CHARS, SearchRequest
 from kb_contracts.semantics.query import ParsedQuery, Wording, parse_query, words_of
 from kb_contracts.semantics.search import query_of
 
@@ -46,6 +46,23 @@ def read(query: str) -> Read:
 )  # fmt: skip
 def test_a_query_is_phrases_exclusions_and_words(query: str, expected: Read) -> None:
     assert read(query) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [('one two "a b" three -four five "c d" six', 5), ('in "a b", of-the 机器 -"c d" -word', 5)],
+)
+def test_phrases_are_conditions_beside_few_words(query: str, words: int) -> None:
+    """Words of phrases and exclusions do not count; characters of scripts without spaces do."""
+    parsed = parse_query(query, words)
+    assert parsed.wording is not None
+    assert (parsed.preferred, parsed.wording.phrases[:1]) == (None, ("a b",))
+    longer = parse_query(query, words - 1)
+    assert longer.preferred is not None
+    assert longer.preferred.phrases == parsed.wording.phrases
+    assert longer.wording is not None
+    assert (longer.wording.phrases, longer.wording.excluded) == ((), parsed.wording.excluded)
+    assert longer.text == parsed.text
 
 
 @pytest.mark.parametrize(
@@ -89,7 +106,7 @@ def test_any_text_is_read(query: str) -> None:
 @given(st.text(st.characters(exclude_characters='"“”„«-', codec=None)))
 def test_a_query_without_marks_is_what_it_is(query: str) -> None:
     if query:
-        assert query_of(query) == parse_query(query) == ParsedQuery(query)
+        assert query_of(SearchRequest(query=query)) == parse_query(query) == ParsedQuery(query)
 
 
 @given(WORDS, WORDS, WORDS)

@@ -38,17 +38,17 @@ _NARROWING = (
 )
 """The parameters that restrict the results."""
 
-Top = Annotated[int, Meta(ge=1, le=100, description="most results (default 10)")]
+Top = Annotated[int, Meta(ge=1, le=100, description="results (default 10)")]
 
 DESCRIPTION = """\
-Search the knowledge base by words and by meaning, before you answer from memory. Gives the best passages.
+Search the knowledge base by words and meaning, before you answer from memory.
 
 The search neither rephrases nor reranks; you do. Query expansion, for complex questions in natural \
 language: write 2-3 variant phrasings (the user's words, a document's terms, narrower or broader), search \
 for each, merge, deduplicate by chunk_id; scores compare between calls. Reranking: ask for the top 10-20, \
 read, reorder by your own judgement.
 
-`weak`: nothing matches well, rephrase. "a phrase" in query: only passages that hold it; -word: only others. \
+`weak`: nothing matches well, rephrase. "a phrase" in a short query: only passages with it; -word: without. \
 fts_only: exact words. To read on: kb_get. Keep `citation` with each claim: kb_get checks it.
 
 Example: {"query": "pension revaluation", "top": 5}"""
@@ -58,17 +58,18 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     query: Annotated[str, Meta(min_length=1, max_length=4_000, description="search text", extra=WORDS)]
     top: Top | None = None
     top_n: Annotated[int, Meta(ge=1, le=100, description="same as top")] | None = None
-    collection: Annotated[str, Meta(description="only this collection")] | None = None
+    collection: Annotated[str, Meta(description="only this one")] | None = None
     tags: Annotated[list[str], Meta(description="all of these")] | None = None
     doc_type: Annotated[m.DocType, Meta(description="only this type")] | None = None
-    mode: Annotated[m.Mode, Meta(description="by words, by meaning, or both (default)")] | None = None
+    mode: Annotated[m.Mode, Meta(description="words, meaning or both (default)")] | None = None
     fts_only: Annotated[bool, Meta(description="same as mode fts")] | None = None
+    strict: Annotated[bool, Meta(description="never without a phrase")] = False
     min_score: Annotated[float, Meta(ge=0, le=1, description="minimum score")] = 0.0
-    format: Annotated[list[str], Meta(description="any of these, such as pdf")] | None = None
+    format: Annotated[list[str], Meta(description="such as pdf")] | None = None
     source_type: (
         Annotated[
             list[str],
-            Meta(description="any of these in metadata.source_type"),
+            Meta(description="in metadata.source_type"),
         ]
         | None
     ) = None
@@ -81,12 +82,12 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         ]
         | None
     ) = None
-    neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks around each result")] = 0
-    explain: Annotated[bool, Meta(description="parts of each score")] = False
+    neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks around each")] = 0
+    explain: Annotated[bool, Meta(description="score parts")] = False
     max_chars: MaxChars = DEFAULT_MAX_CHARS
-    max_tokens: Annotated[int, Meta(ge=50, le=50_000, description="also, in estimated tokens")] | None = None
+    max_tokens: Annotated[int, Meta(ge=50, le=50_000, description="in estimated tokens")] | None = None
     detail: Annotated[m.Detail, Meta(description="locations: no texts")] = "full"
-    per_document: Annotated[int, Meta(ge=1, le=100, description="most results of one document")] = (
+    per_document: Annotated[int, Meta(ge=1, le=100, description="most of one document")] = (
         DEFAULT_PER_DOCUMENT
     )
 
@@ -106,7 +107,7 @@ class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):
     the title only if the text does not begin with it, `created_at` only if it differs from `updated_at`.
     `metadata_omitted`: too long here, kb_get has it. With `detail` `locations` `text` is empty, and any
     metadata is too long. `duplicates` are places of nearly the same text; neighbours that match too are in
-    `before` and `after`.
+    `before` and `after`. `without_phrase`: no passage holds the phrase in quotation marks, nor does this one.
     """
 
     text: str
@@ -134,6 +135,7 @@ class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):
     explain: dict[str, float | None] | UnsetType = UNSET
     citation: str | UnsetType = UNSET
     duplicates: list[m.Duplicate] | UnsetType = UNSET
+    without_phrase: bool = False
 
 
 class KbSearchResult(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -236,6 +238,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
         doc_type=arguments.doc_type,
         mode=arguments.mode,
         fts_only=arguments.fts_only or None,
+        strict=arguments.strict,
         min_score=arguments.min_score,
         filters=None if filters == m.Filters() else filters,
         explain=arguments.explain,
@@ -291,6 +294,7 @@ def _hit(
         hit.citation = as_line(result.citation)
     if result.duplicates:
         hit.duplicates = result.duplicates
+    hit.without_phrase = result.without_phrase is True
     if result.explain is not None:
         hit.explain = explained(result.explain)
     return hit
@@ -330,6 +334,11 @@ def _hint(
         else:
             hints.append("Nothing found: rephrase, or call kb_status for an overview of the base.")
         hints += filter(None, on_nothing)
+    elif any(result.without_phrase is True for result in response.results):
+        hints.append(
+            "No passage holds the phrase in quotation marks: these are the best without it "
+            "(strict leaves them out)."
+        )
     elif response.weak:
         hints.append(
             "Nothing matches well: try other words, or 2-3 variant phrasings, before relying on this."

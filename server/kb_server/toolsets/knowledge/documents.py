@@ -146,6 +146,7 @@ Examples: {"query": "How to configure authentication?", "top_k": 5}; {"query": "
             filters=None if given is None else _filters(given),
         )
         found = await self.engine.call(SEARCH, body=request)
+        results = [_hit(result) for result in found.results if result.without_phrase is not True]
         empty = not found.results and (await self.engine.call(GET_STATUS)).documents.total == 0
         if empty:
             raise ToolError(
@@ -153,12 +154,12 @@ Examples: {"query": "How to configure authentication?", "top_k": 5}; {"query": "
                 "Knowledge base is empty. Add documents with knowledge-add first",
                 document_count=0,
             )
-        call.log["results"] = len(found.results)
+        call.log["results"] = len(results)
         return KnowledgeSearchResult(
             query=arguments.query,
-            results=[_hit(result) for result in found.results],
-            total_results=len(found.results),
-            message=UNSET if found.results else NO_MATCH,
+            results=results,
+            total_results=len(results),
+            message=UNSET if results else NO_MATCH,
             search_time_ms=math.ceil(found.took_ms),
         )
 

@@ -362,6 +362,17 @@ async def test_where_nothing_holds_a_phrase_the_hint_says_so(tools: ToolCaller) 
     assert "quotation" not in (await tools.ok("kb_search", query='well-known 5" pipe'))["hint"]
 
 
+async def test_results_without_a_phrase_are_marked_and_the_hint_says_so(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    await tools.ok("kb_addnote", text="granite quarry")
+    answer = await tools.ok("kb_search", query='"quarry granite"')
+    assert [hit["without_phrase"] for hit in answer["results"]] == [True]
+    assert answer["total"] == 0
+    assert answer["hint"].startswith("No passage holds the phrase")
+    assert not (await tools.ok("kb_search", query='"quarry granite"', strict=True))["results"]
+
+
 async def test_more_results_than_match_are_said_to_be_the_nearest(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:

@@ -5,8 +5,13 @@ adjacent CJK tokens joined by a space: the units that a query can contain. In a 
 other than English, tokens are stemmed by the rules of that language (`languages.py`); in a language without
 spaces each letter is a token, like a CJK character.
 
+The stem of a language other than English carries its language (`de|haus`): it is found in documents of that
+language only, so that no document changes the answers from documents in another language.
+
 A word of a query is looked up in each form that it has in the languages of the base. So it is found in every
-document, inflected or not, and the forms together weigh as one word that occurs in any of their chunks.
+document, inflected or not, and the forms together weigh as one word that occurs in any of their chunks. A
+repeated word weighs more, with saturation: `(QUERY_SATURATION + 1) * n / (n + QUERY_SATURATION)` times its
+weight. English function words are left out while other words remain.
 
     weight(word) = log((size + BACKGROUND + 1) / (count + 1/2))
 
@@ -28,9 +33,9 @@ the total weight. An index that was built without such terms lacks only their we
 them.
 
 The total weight of a query is the BM25 of a passage of average length that contains each word
-once: the sum of all weights, including words that occur in no chunk. BM25 divided by it is the share of the
-query that a passage covers. It means the same for a query of two words and of thirty, in a base of one chunk
-and of a million.
+once: the sum of all weights, including words that occur in no chunk, with the effect of repetitions. BM25
+divided by it is the share of the query that a passage covers. It means the same for a query of two words and
+of thirty, in a base of one chunk and of a million.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, pairwise
@@ -77,6 +83,8 @@ TITLE_WEIGHT = 2
 LONGEST_TERM = 200
 """Maximum length of a term in characters. A longer one is replaced by its digest, as index rows are short."""
 BACKGROUND = 100
+QUERY_SATURATION = 8.0
+"""Number of occurrences of a word in the query at which their effect is about half of the maximum."""
 FUNCTION_WORD_SHARE = 0.7
 
 _FUNCTION_WORDS = """
@@ -90,11 +98,12 @@ why with within without would yet you your
 # Omitted: can, may, will, must, us, no and similar words, which are also names or nouns.
 
 _BEFORE_IDENTIFIERS = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
-ANALYSER = f"{_BEFORE_IDENTIFIERS}, identifiers, languages"
+_BEFORE_LANGUAGES = f"{_BEFORE_IDENTIFIERS}, identifiers, languages"
+ANALYSER = f"{_BEFORE_LANGUAGES} apart"
 """Identifies the analyser in every index file."""
-EARLIER_ANALYSERS = frozenset({_BEFORE_IDENTIFIERS})
-"""Earlier analysers whose terms are still found by queries of this one, apart from terms that they lack:
-their files remain in use until they are rebuilt. Files of further analysers are unusable.
+EARLIER_ANALYSERS = frozenset({_BEFORE_IDENTIFIERS, _BEFORE_LANGUAGES})
+"""Earlier analysers whose terms are still found by queries of this one (`earlier_form`), apart from terms
+that they lack: their files remain in use until they are rebuilt. Files of further analysers are unusable.
 """
 
 
@@ -203,24 +212,27 @@ class Analyser:
         self._with_marks = self._db.fts5_tokenizer(*_WITH_MARKS)
 
     def words_of(self, query: str, languages: Iterable[str] = ()) -> list[Word]:
-        """Return the words of a query for documents in these languages, in English, and in unknown languages;
-        identifiers come last.
+        """Return the words of a query for documents in these languages, in English, and in unknown languages,
+        with repetitions; identifiers come last. Function words are left out while other words remain.
         """
         whole = [(one,) for one in dict.fromkeys(identifiers(plain(query)))]
-        return [*self._words_of(query, languages), *whole[:MAX_IDENTIFIERS]]
+        words = self._words_of(query, languages)
+        content = [word for word in words if word[0] not in _function_terms()]
+        return [*(content or words), *whole[:MAX_IDENTIFIERS]]
 
     def _words_of(self, query: str, languages: Iterable[str]) -> list[Word]:
+        languages = list(languages)
         stemmed = [language for language in languages if language in STEMMERS]
         unspaced = any(language in UNSPACED for language in languages)
-        if not stemmed and not unspaced:
-            return [(term,) for term in self.terms_of(query)]
         query = plain(query).replace("\0", " ")
         runs = _UNSPACED_RUN if unspaced else _CJK_RUN
         spaced = self._tokens(runs.sub(" ", query), apsw.FTS5_TOKENIZE_QUERY, self._with_marks)
-        words = [self._forms(token, stemmed) for token in dict.fromkeys(spaced)]
+        forms = {token: self._forms(token, stemmed) for token in dict.fromkeys(spaced)}
+        words = [forms[token] for token in spaced]
         for run in runs.findall(query):
             words += self._pairs(run)
-        return list(dict.fromkeys(filter(None, words)))[:MAX_PHRASES]
+        known = set(islice(dict.fromkeys(filter(None, words)), MAX_PHRASES))
+        return [word for word in words if word in known]
 
     def required(self, texts: Iterable[str], languages: Sequence[str]) -> list[Word]:
         """Return the distinct words of all these texts, at most `MAX_REQUIRED`; the longest, as these are
@@ -234,12 +246,12 @@ class Analyser:
 
     def _forms(self, token: str, languages: Sequence[str]) -> Word:
         plain = self._tokens(token, apsw.FTS5_TOKENIZE_QUERY)
-        stems = [stemmer(language)([token])[0] for language in languages]
+        stems = [_stem(language, [token])[0] for language in languages]
         if _TURKISH in languages:
             # The tokenizer lower-cases a capital I to i, but in Turkish it is ı: Işık, IŞIK, ışık.
             first = {"ı": "i", "i": "ı"}.get(token[0], token[0])
-            stems += stemmer(_TURKISH)([first + token[1:], token.replace("ı", "i")])
-        return tuple(dict.fromkeys(map(_bounded, [*plain, *stems])))
+            stems += _stem(_TURKISH, [first + token[1:], token.replace("ı", "i")])
+        return tuple(dict.fromkeys(map(_bounded, [*plain, *stems]))) if plain else ()
 
     def _pairs(self, run: str) -> list[Word]:
         """Return the pairs of adjacent letters in a run. The first pair also has the form of the run in
@@ -247,7 +259,7 @@ class Analyser:
         """
         letters = self._tokens(_UNSPACED_CHARACTER.sub(r" \g<0> ", run), apsw.FTS5_TOKENIZE_QUERY)
         pairs = [" ".join(pair) for pair in pairwise(letters)] or letters
-        whole = self._tokens(run, apsw.FTS5_TOKENIZE_QUERY)
+        whole = [] if _CJK_RUN.fullmatch(run) else self._tokens(run, apsw.FTS5_TOKENIZE_QUERY)
         return [tuple(dict.fromkeys([pairs[0], *whole])), *((pair,) for pair in pairs[1:])] if pairs else []
 
     def terms_of(self, query: str) -> list[str]:
@@ -271,7 +283,7 @@ class Analyser:
         raw = text if text.isascii() else index_text(text, character)
         if language in STEMMERS:
             found = self._tokens(raw, apsw.FTS5_TOKENIZE_DOCUMENT, self._with_marks)
-            tokens = stemmer(language)(found)
+            tokens = _stem(language, found)
         else:
             tokens = self._tokens(raw, apsw.FTS5_TOKENIZE_DOCUMENT)
         terms = tokens
@@ -293,6 +305,21 @@ class Analyser:
         return cast("list[str]", found)
 
 
+def _stem(language: str, tokens: list[str]) -> list[str]:
+    """Return the terms of tokens in documents of a language of `STEMMERS`; a letter of a script without
+    spaces is the same in each.
+    """
+    return [
+        token if not token.isascii() and _UNSPACED_CHARACTER.match(token) else f"{language}|{stem}"
+        for token, stem in zip(tokens, stemmer(language)(tokens), strict=True)
+    ]
+
+
+def earlier_form(term: str) -> str:
+    """Return the form that the analysers of `EARLIER_ANALYSERS` gave a term."""
+    return term.rpartition("|")[2]
+
+
 def _bounded(term: str) -> str:
     """Return a term of at most `LONGEST_TERM` characters. The digest of a longer one begins with a space,
     which no token does, so it collides with no term.
@@ -309,8 +336,10 @@ class Weights(NamedTuple):
     total_weight: float
 
 
-def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
+def weigh(terms: Sequence[str], counts: Sequence[int], size: int, occurrences: Sequence[int] = ()) -> Weights:
     """Weigh the terms of a query; `counts` are the numbers of chunks with each term, out of `size`.
+    `occurrences` are the numbers of times that each term occurs in the query (by default once); they count in
+    the total.
 
     A query of function words alone must not count as fully covered by any passage: its total is at least the
     weight of one word that occurs in no chunk.
@@ -320,7 +349,8 @@ def weigh(terms: Sequence[str], counts: Sequence[int], size: int) -> Weights:
     for term, count in zip(terms, counts, strict=True):
         weight = math.log((size + BACKGROUND + 1) / (min(count, size) + 0.5))
         of_terms.append(min(weight, most) if term in _function_terms() else weight)
-    total_weight = sum(of_terms)
+    often = map(repeated, occurrences or [1] * len(terms))
+    total_weight = sum(weight * factor for weight, factor in zip(of_terms, often, strict=True))
     if terms and _function_terms().issuperset(terms):
         total_weight = max(total_weight, math.log((size + BACKGROUND + 1) / 0.5))
     return Weights(of_terms, total_weight)
@@ -335,16 +365,25 @@ def weigh_words(
     has the sum of their weights. Identifiers have weights too, outside the total.
     """
     whole = [word for word in words if is_identifier(word[0])]
-    words = [word for word in words if not is_identifier(word[0])]
-    together = [sum(counts.get(term, 0) for term in word) for word in words]
-    weights = weigh([word[0] for word in words], together, size)
+    forms: dict[str, Counter[str]] = {}
+    for word in words:
+        if not is_identifier(word[0]):
+            forms.setdefault(word[0], Counter()).update(word)
+    together = [sum(counts.get(term, 0) for term in terms) for terms in forms.values()]
+    occurrences = [terms[first] for first, terms in forms.items()]
+    weights = weigh(list(forms), together, size, occurrences)
     of_terms: dict[str, float] = {}
     for (one,) in whole:
         of_terms[one] = _IDENTIFIER_WEIGHT * weigh([one], [counts.get(one, 0)], size).total_weight
-    for word, weight in zip(words, weights.of_terms, strict=True):
-        for term in word:
-            of_terms[term] = of_terms.get(term, 0.0) + weight
+    for terms, weight in zip(forms.values(), weights.of_terms, strict=True):
+        for term, count in terms.items():
+            of_terms[term] = of_terms.get(term, 0.0) + weight * repeated(count)
     return of_terms, weights.total_weight
+
+
+def repeated(occurrences: int) -> float:
+    """Return the factor of the weight of a word that occurs so many times in the query; 1 for one time."""
+    return (QUERY_SATURATION + 1) * occurrences / (occurrences + QUERY_SATURATION)
 
 
 @cache

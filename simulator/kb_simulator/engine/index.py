@@ -8,7 +8,8 @@ Words are cut and stemmed by SQLite's tokenizer, like the engine's. In scripts w
 (Chinese, Japanese, Korean) each character and each pair of neighbouring characters is a word, so that a word
 is found inside a sentence.
 
-Keyword scores are BM25, with a low weight for stop words and a positive weight even in a base of one chunk.
+Keyword scores are BM25, with a positive weight even in a base of one chunk. Stop words are left out while
+other words remain; a repeated word weighs more, with saturation.
 The total weight of a query is the BM25 score of a passage of average length with all its words; BM25 divided
 by the total weight is comparable between queries and bases. The stand-in for embeddings is the cosine between
 hashed bags of words: like an embedding it depends on the two texts alone. It is 1 for texts with the same
@@ -54,6 +55,7 @@ DIMENSIONS = 4096
 """Number of hash buckets for words."""
 _K1 = 1.2
 _B = 0.75
+_K3 = 8.0
 _BACKGROUND = 100
 """Additional chunks without any of the words, counted in each base for the IDF."""
 _STOP_WEIGHT = -math.log(0.7)
@@ -186,14 +188,28 @@ def words_of_text(text: str) -> list[str]:
 
 def words_of_query(query: str) -> list[str]:
     """The distinct stems to search for, and the character pairs of scripts without spaces."""
+    return list(dict.fromkeys(_all_words(query)))
+
+
+def _all_words(query: str) -> list[str]:
     pairs = [pair for run in _CJK.findall(query) for pair in (_pairs(run) or [run])]
-    return list(dict.fromkeys([*_stems(query), *pairs]))
+    return [*_stems(query), *pairs]
+
+
+def _counted(query: str) -> Counter[str]:
+    """The words that count for keywords, and how often the query has each."""
+    return Counter(content_words(_all_words(query)))
+
+
+def _repeated(times: int) -> float:
+    """The factor of the weight of a word that a query has so often."""
+    return (_K3 + 1) * times / (times + _K3)
 
 
 def content_words(stems: list[str]) -> list[str]:
     """The stems without stop words, or all stems if only stop words remain.
 
-    Stop words have a low weight for keywords and none for the cosine.
+    Stop words weigh nothing beside other words.
     """
     return [word for word in stems if word not in _stop_stems()] or stems
 
@@ -264,13 +280,10 @@ class Index:
 
     def keyword_scores(self, query: str) -> Scores:
         """BM25 of every chunk with at least one of the words, always positive; higher is better."""
-        first, *more = [self._scores(word) for word in words_of_query(query)] or [{}]
-        if not more:
-            return first
-        total = defaultdict(float, first)
-        for scores in more:
-            for chunk_id, score in scores.items():
-                total[chunk_id] += score
+        total: defaultdict[int, float] = defaultdict(float)
+        for word, times in _counted(query).items():
+            for chunk_id, score in self._scores(word).items():
+                total[chunk_id] += score * _repeated(times)
         return total
 
     def total_weight(self, query: str) -> float:
@@ -278,9 +291,9 @@ class Index:
 
         A query of stop words alone has at least the weight of one unknown word, so that no chunk covers it.
         """
-        words = words_of_query(query)
+        words = _counted(query)
         least = math.log((len(self._entries) + _BACKGROUND + 1) / 0.5) if words else 0.0
-        total = sum(map(self._weight, words))
+        total = sum(self._weight(word) * _repeated(times) for word, times in words.items())
         return max(total, least) if _stop_stems().issuperset(words) else total
 
     def cosines(self, query: str) -> Scores:

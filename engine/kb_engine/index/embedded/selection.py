@@ -29,6 +29,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kb_engine.index.embedded.block import Block
 from kb_engine.index.embedded.index import State
 from kb_engine.index.embedded.postings import Terms
 from kb_engine.index.embedded.vectors import (
@@ -43,7 +44,7 @@ from kb_engine.index.embedded.vectors import (
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.ranking import Floats, fuse
-from kb_engine.index.words import Word, weigh_words
+from kb_engine.index.words import ANALYSER, Word, earlier_form, weigh_words
 
 Originals = Callable[[Ids], Vectors]
 """Returns the float32 vectors of these chunks, whose ids ascend. Raises `VectorsLost`."""
@@ -99,7 +100,7 @@ class Lookup:
         allowed = [part.allowed(documents) for part in state.parts]
         self._counted = allowed if readable is documents else None
         conditions = [
-            [part.block.words.holding(word) for part in state.parts] for word in map(Terms, required)
+            [terms.holding(part.block) for part in state.parts] for terms in map(_QueryTerms, required)
         ]
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
@@ -152,20 +153,67 @@ class _Statistics:
     counts: NDArray[np.int64]
 
 
-def _statistics(state: State, terms: Terms, counted: Sequence[Mask | None]) -> _Statistics:
+class _QueryTerms:
+    """The terms of a query, looked up in blocks of any analyser."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self._terms = Terms(texts)
+
+    def frequencies(self, block: Block, rows: NDArray[np.uint32] | None = None) -> NDArray[np.int64]:
+        """Return the number of rows with each term."""
+        counts = np.zeros(len(self.texts), np.int64)
+        for each in self._of(block):
+            counts += block.words.frequencies(each, rows)
+        return counts
+
+    def add_scores(
+        self,
+        block: Block,
+        weights: Sequence[float],
+        average: float,
+        scores: Floats32,
+        rows: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Add the BM25 of each row to `scores`."""
+        for each in self._of(block):
+            block.words.add_scores(each, weights, average, scores, rows)
+
+    def holding(self, block: Block) -> Mask:
+        """Return a mask of the rows with at least one of the terms."""
+        held = np.zeros(len(block), np.bool_)
+        for each in self._of(block):
+            held |= block.words.holding(each)
+        return held
+
+    def _of(self, block: Block) -> Sequence[Terms]:
+        return [self._terms] if block.analyser == ANALYSER else [self._terms, self._earlier]
+
+    @cached_property
+    def _earlier(self) -> Terms:
+        """The differing forms of the earlier analysers; the place of a term without one is empty."""
+        known = set(self.texts)
+        forms = []
+        for form in map(earlier_form, self.texts):
+            forms.append("" if form in known else form)
+            known.add(form)
+        return Terms(forms)
+
+
+def _statistics(state: State, terms: _QueryTerms, counted: Sequence[Mask | None]) -> _Statistics:
     counts = np.zeros(len(terms.texts), np.int64)
     size, tokens = 0, 0.0
     for part, mask in zip(state.parts, counted, strict=True):
         if mask is None or mask is part.alive:
             size, tokens = size + part.size, tokens + part.tokens
-            counts += part.block.words.frequencies(terms)
+            counts += terms.frequencies(part.block)
             if len(part.removed):
-                counts -= part.block.words.frequencies(terms, part.removed)
+                counts -= terms.frequencies(part.block, part.removed)
         else:
             rows = np.flatnonzero(mask).astype(np.uint32)
             size += len(rows)
             tokens += float(part.block.words.lengths[rows].sum(dtype=np.float64))
-            counts += part.block.words.frequencies(terms, rows)
+            counts += terms.frequencies(part.block, rows)
     return _Statistics(size, tokens / max(size, 1) or 1.0, counts)
 
 
@@ -177,7 +225,7 @@ def _word_scores(
 ) -> WordScores:
     """Compute `Lookup.scores`; the statistics come from the rows in `counted` alone."""
     texts = list(dict.fromkeys(chain.from_iterable(words)))
-    terms = Terms(texts)
+    terms = _QueryTerms(texts)
     known = _statistics(state, terms, counted)
     counts = dict(zip(texts, known.counts.tolist(), strict=True))
     weights, total_weight = weigh_words(words, counts, known.size)
@@ -188,10 +236,10 @@ def _word_scores(
         scores = np.zeros(len(part.block.chunk_ids), np.float32)
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
         if chosen is None or len(chosen) * FEW > len(scores):
-            part.block.words.add_scores(terms, of_terms, average, scores)
+            terms.add_scores(part.block, of_terms, average, scores)
         else:
             of_chosen = np.zeros(len(chosen), np.float32)
-            part.block.words.add_scores(terms, of_terms, average, of_chosen, chosen)
+            terms.add_scores(part.block, of_terms, average, of_chosen, chosen)
             scores[chosen] = of_chosen
         found.append(scores)
     return WordScores(found, total_weight)

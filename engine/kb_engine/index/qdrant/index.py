@@ -23,6 +23,7 @@ from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark, Marker, Overtake
 from kb_engine.index.qdrant.points import among, batches, equals, mean_length, points_of, terms_of
 from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from kb_engine.index.qdrant.querying import Searcher
+from kb_engine.index.words import ANALYSER
 
 REQUEST_BYTES = 4 * 1024 * 1024
 """Approximate size of a write request in bytes; a server accepts 32 MiB."""
@@ -47,7 +48,7 @@ class QdrantIndex:
 
     async def generation(self) -> int:
         self._last_read = await self._marker.read()
-        return self._last_read.generation
+        return self._last_read.generation if self._last_read.analyser == ANALYSER else 0
 
     async def apply(self, changes: Changes, generation: int) -> None:
         # A follower has just read the mark; it is read again if it has changed since.

@@ -23,6 +23,7 @@ from qdrant_client import models as q
 from kb_engine.index.port import IndexUnavailable
 from kb_engine.index.qdrant.collection import Collection, NoCollection
 from kb_engine.index.qdrant.points import equals
+from kb_engine.index.words import ANALYSER
 
 MARK_ID = 0
 """Chunk ids begin at 1."""
@@ -48,6 +49,8 @@ class Mark:
     """Mean length, in words, of the first texts (`points.share`); 0: the collection had no texts yet."""
     holder: str = ""
     beat: int = 0
+    analyser: str = ANALYSER
+    """The analyser of the words; an index of an earlier one is made anew."""
 
 
 class OvertakenWriter(IndexUnavailable):
@@ -171,6 +174,7 @@ def _mark(payload: q.Payload) -> Mark:
             reference=float(payload["reference"]),
             holder=str(payload["holder"]),
             beat=int(payload["beat"]),
+            analyser=str(payload.get("analyser")),
         )
     except (KeyError, TypeError, ValueError):
         return Mark()  # an invalid mark: the index is rebuilt

@@ -394,6 +394,23 @@ UPDATE versions SET text_hash = encode(sha256(convert_to(text, 'UTF8')), 'hex')
   WHERE text NOT LIKE E'%\\x01%';
 """
 
+_STEMMED = "ar ca cs da de el es et eu fa fi fr ga hi hu hy id it lt ne nl no pl pt ro ru sr sv ta tr"
+
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f"
+    r"\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff"
+)
+
+# The stem of a language carries the language (`words.py`), unlike identifiers and letters of scripts without
+# spaces.
+_VERSION_17 = rf"""
+UPDATE postings SET term = documents.language || '|' || term
+  FROM chunks JOIN documents ON documents.id = chunks.document_id
+  WHERE chunks.id = postings.chunk_id AND documents.language = ANY (string_to_array('{_STEMMED}', ' '))
+    AND term !~ '^[{_UNSPACED}]|[._:/@+#~ -]';
+"""  # noqa: S608
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -412,6 +429,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_14,
     _VERSION_15,
     _VERSION_16,
+    _VERSION_17,
 )
 """The migration at index n leads from version n to version n + 1."""
 

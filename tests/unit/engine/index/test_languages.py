@@ -77,10 +77,45 @@ async def test_a_verbatim_question_scores_the_same_in_every_language(base: Base)
         assert (best.chunk.text, best.score > 0.5) == (text, True), one
 
 
-def test_without_other_languages_a_query_is_what_it_was() -> None:
+def test_the_english_form_of_a_word_is_the_same_with_any_languages() -> None:
     analyser = Analyser()
-    query = "What is naïve 中国旅 running C++?"
-    assert analyser.words_of(query, ["en"]) == [(term,) for term in (*analyser.terms_of(query), "c++")]
+    query = "the naïve 中国旅 running ran running C++"
+    alone = analyser.words_of(query)
+    among = analyser.words_of(query, [*STEMMERS, *UNSPACED])
+    assert [word[0] for word in among] == [word[0] for word in alone]
+    expected = ["naiv", "run", "ran", "run", "c", "中 国", "国 旅", "c++"]
+    assert [word[0] for word in alone] == expected
+
+
+WORKERS = (
+    "Each worker holds four connections to the broker and restarts after an hour.",
+    "People work from home on Fridays, and much of their work is done in the morning.",
+    "Our work plan lists who works on which part; working hours are nine to five.",
+    "The request matcher in the gateway compares host and path.",
+)
+
+
+@pytest.mark.parametrize("language", [*STEMMERS, *UNSPACED])
+def test_a_term_of_a_language_is_none_of_english(language: str) -> None:
+    """Otherwise a note in German would find "work plan" by `worker`."""
+    analyser = Analyser()
+    for text in WORKERS:
+        (chunk,) = analyser.chunks("", [(None, text)])
+        for word in analyser.words_of("worker rate tools matching Fridays", [language]):
+            assert not set(word[1:]) & set(chunk.terms)
+
+
+async def test_a_note_in_another_language_changes_no_order(base: Base) -> None:
+    for number, text in enumerate(WORKERS):
+        await base.ingest(new_note(text, dedup_scope=str(number)), prepared(text, language="en"))
+    queries = ("worker", "matcher", "working", "worker worker plan")
+    before = [[each.chunk.text for each in (await base.find(one, "fts")).results] for one in queries]
+    for language, text in TEXTS.items():
+        if language != "en":
+            await add(base, language, text)
+    after = [[each.chunk.text for each in (await base.find(one, "fts")).results] for one in queries]
+    assert after == before
+    assert before[0] == [WORKERS[0]]
 
 
 def test_the_forms_of_a_word_weigh_as_one_word() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
-from kb_engine.index.words import BACKGROUND, FUNCTION_WORD_SHARE, Analyser, weigh
+from kb_engine.index.words import BACKGROUND, FUNCTION_WORD_SHARE, Analyser, weigh, weigh_words
 
 
 def test_a_weight_is_bm25s_over_a_base_that_is_larger() -> None:
@@ -43,3 +44,22 @@ def test_a_query_without_a_word_has_no_reach() -> None:
 
 def test_a_count_that_is_only_about_right_takes_nothing_below_zero() -> None:
     assert weigh(["appl"], [12], 10).of_terms == weigh(["appl"], [10], 10).of_terms
+
+
+def test_a_repeated_word_weighs_more_each_time_and_ever_less_so() -> None:
+    weights = []
+    for times in range(1, 5):
+        words = Analyser().words_of("pear " + times * "apple " + "apples")
+        of_terms, total = weigh_words(words, {}, 9)
+        weights.append(of_terms["appl"])
+        assert total == pytest.approx(sum(of_terms.values()))
+    steps = [after - before for before, after in pairwise(weights)]
+    assert sorted(steps, reverse=True) == steps
+    assert min(steps) > 0
+
+
+def test_function_words_are_left_out_while_other_words_remain() -> None:
+    analyser = Analyser()
+    assert analyser.words_of("what is the apple", ["de"]) == [("appl", "de|appl")]
+    assert [word[0] for word in analyser.words_of("what is it")] == ["what", "is", "it"]
+    assert len(analyser.required(["the apple"], [])) == 2

@@ -70,6 +70,32 @@ async def test_existing_notes_are_known_without_trailing_white_space() -> None:
     assert await empty.value("SELECT text FROM note_texts") == text
 
 
+async def test_existing_words_get_the_language_of_their_document() -> None:
+    empty = await new_database(empty=True)
+    await empty.execute("CREATE EXTENSION vector")
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS[:16]))
+    for number, language in enumerate(("'de'", "'en'", "NULL"), 1):
+        await empty.execute(
+            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, metadata, "
+            "dedup_scope, status, extraction_method, chunk_count, token_count, created_at, updated_at, "
+            f"language) VALUES ({number}, '{number}', 'file', 'x', 'text', 1, 'h', '{{}}', '', 'searchable', "
+            f"'text', 1, 0, '', '', {language})"
+        )
+        await empty.execute(
+            "INSERT INTO chunks (id, uid, document_id, position, text, first, beyond, words, tokens) "
+            f"VALUES ({number}, 'u', {number}, 0, 'x', 0, 1, 1, 1)"
+        )
+        for term in ("haus", "node.js", "中", "中 国"):
+            await empty.execute(
+                f"INSERT INTO postings (term, chunk_id, frequency, length) VALUES ('{term}', {number}, 1, 1)"
+            )
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS))
+    terms = "SELECT string_agg(term, ',' ORDER BY term) FROM postings WHERE chunk_id = {}"
+    assert await empty.value(terms.format(1)) == "de|haus,node.js,中,中 国"
+    for number in (2, 3):
+        assert await empty.value(terms.format(number)) == "haus,node.js,中,中 国"
+
+
 async def test_existing_texts_have_their_hashes_unless_passages_are_missing() -> None:
     """Nor has a text that the database cannot keep as it is, until its document changes."""
     empty = await new_database(empty=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -57,6 +58,21 @@ async def test_changes_of_several_at_once_come_one_after_the_other(server: Qdran
             )
             assert (await texts(indexes[0], text), await texts(indexes[0], old)) == (1, 0)
         assert await indexes[1].stats() == IndexStats(1, 1, 7)
+
+
+async def test_an_index_of_an_earlier_analyser_is_made_anew(
+    server: QdrantServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("kb_engine.index.qdrant.index.Mark", partial(mark.Mark, analyser="earlier"))
+        async with engines(server, 1):
+            pass
+    index = server.index()
+    assert await index.generation() == 0
+    await index.create(8)
+    await index.apply(Changes(), 2)
+    assert await index.generation() == 2
+    await index.close()
 
 
 async def test_who_died_while_it_wrote_is_followed_by_another(

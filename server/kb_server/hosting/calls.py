@@ -6,9 +6,9 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -213,6 +213,10 @@ class Calls:
 
     def __init__(self, toolset: Toolset, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._answer: _Proceed = _carried_out
+        # In the order in which a call meets them; each calls the rest.
+        for step in reversed((_traced, partial(_recorded, metrics), _contained, _explained)):
+            self._answer = partial(step, self._answer)
         self._unknown_tool = toolset.unknown_tool
         self._tools = {
             tool.name: PublishedTool.of(tool, toolset.part_of(tool.name)) for tool in toolset.tools
@@ -287,72 +291,117 @@ class Calls:
             unknown = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
             log.warning("Unknown tool", extra=unknown)
             raise UnknownToolError(name, self._tools, self._unknown_tool(name))
-        tool, error_type, fault, answered = published.tool, None, None, False
-        fields: dict[str, Any] = {
-            "tool": tool.name,
-            "correlation_id": call.correlation_id,
-            "caller": call.grant.access.name,
-        }
-        logs.info(log, "Executing tool %s", published.label, fields)
-        started = perf_counter()
-        span = None if tracing.ACTIVE is None else tracing.ACTIVE.begin(tool.name, call)
-        read = None
+        return await self._answer(_Run(published, arguments, call))
+
+
+@dataclass(slots=True)
+class _Run:
+    """A call while it passes through the steps; `read` are its arguments as the tool's model.
+
+    `error_type` is None for success; `answered` is true if the error is the result, `fault` the exception of
+    a tool that broke.
+    """
+
+    published: PublishedTool
+    arguments: Mapping[str, Any]
+    call: Call
+    read: Any = None
+    error_type: str | None = None
+    answered: bool = False
+    fault: Exception | None = None
+
+
+_Proceed = Callable[[_Run], Awaitable[ToolOutcome]]
+
+
+async def _traced(proceed: _Proceed, run: _Run) -> ToolOutcome:
+    if tracing.ACTIVE is None:
+        return await proceed(run)
+    span = tracing.ACTIVE.begin(run.published.tool.name, run.call)
+    try:
+        return await proceed(run)
+    finally:
+        span.end(run.error_type, answered=run.answered)
+
+
+async def _recorded(metrics: Metrics, proceed: _Proceed, run: _Run) -> ToolOutcome:
+    tool, label, call = run.published.tool, run.published.label, run.call
+    fields: dict[str, Any] = {
+        "tool": tool.name,
+        "correlation_id": call.correlation_id,
+        "caller": call.grant.access.name,
+    }
+    logs.info(log, "Executing tool %s", label, fields)
+    started = perf_counter()
+    try:
+        return await proceed(run)
+    finally:
+        seconds, error_type = perf_counter() - started, run.error_type
+        # A tool that logs how much it found is a search (R66).
+        results = call.log.get("result_count") if error_type is None else None
+        metrics.count_call(
+            tool.name, seconds, error_type, results=results, collection_id=call.log.get("collection_id")
+        )
+        fields |= {"status": "error", "error": error_type} if error_type else {"status": "success"}
+        fields |= {"response_time": round(seconds * 1000, 3), **call.log}
+        if run.fault is not None:
+            log.error("Tool %s ended", label, exc_info=run.fault, extra=fields)
+        elif run.answered:
+            log.warning("Tool %s ended", label, extra=fields)
+        else:
+            logs.info(log, "Tool %s ended", label, fields)
+        if auditing.ACTIVE is not None:
+            auditing.note_call(tool.name, error_type, call, subject_of(run.read).get("document_id"))
+
+
+async def _contained(proceed: _Proceed, run: _Run) -> ToolOutcome:
+    try:
+        return await proceed(run)
+    except InputRequired:
+        run.call.log["asked"] = True
+        raise
+    except DeferredCall as deferred:
+        run.call.log["task_id"] = deferred.task.id
+        raise
+    except asyncio.CancelledError:
+        run.error_type = CANCELLED
+        raise
+    except Exception as broken:  # noqa: BLE001 - the boundary: what breaks in a tool stays out of the answer
+        run.error_type, run.fault = INTERNAL, broken
+        raise BrokenToolError(run.call.correlation_id) from None
+
+
+async def _explained(proceed: _Proceed, run: _Run) -> ToolOutcome:
+    published, tool, call = run.published, run.published.tool, run.call
+    try:
+        return await proceed(run)
+    except ToolError as refused:
+        error = refused
+    except EngineFault as fault:
+        error = tool_error(fault, tool.engine_words, **subject_of(run.read))
+        if not isinstance(fault, Refused):  # the message of a refusal may quote the caller
+            call.log["reason"] = error.message
+    run.error_type, run.answered = error.code, True
+    parameter = error.details.get("parameter")
+    # Only declared names, not one invented by the caller.
+    if isinstance(parameter, str) and parameter.partition(".")[0] in published.input["properties"]:
+        call.log["parameter"] = parameter
+    encoded = msgspec.json.encode({**tool.error_members, **error.payload()})
+    if not error.quotes:
+        return ToolOutcome(encoded, is_error=True)
+    return ToolOutcome(published.opening + encoded[1:], is_error=True, meta=published.meta)
+
+
+async def _carried_out(run: _Run) -> ToolOutcome:
+    published, tool, call = run.published, run.published.tool, run.call
+    with on_behalf_of(call):
+        admit(call.grant, published.right, published.toolset)
         try:
-            with on_behalf_of(call):
-                admit(call.grant, published.right, published.toolset)
-                try:
-                    read = read_arguments(arguments, tool.arguments)
-                except ToolError as misfit:
-                    raise await tool.refusal(misfit, call) from None
-                result = await tool.run(read, call)
-                found = tool.links(result) if published.has_links else ()
-                encoded = published.opening + msgspec.json.encode(result)[1:]
-                links = tuple(map(msgspec.json.encode, found))
-                return ToolOutcome(encoded, links=links, meta=published.meta)
-        except (ToolError, EngineFault) as failed:
-            if isinstance(failed, ToolError):
-                error = failed
-            else:
-                error = tool_error(failed, tool.engine_words, **subject_of(read))
-                if not isinstance(failed, Refused):  # the message of a refusal may quote the caller
-                    call.log["reason"] = error.message
-            error_type, answered = error.code, True
-            parameter = error.details.get("parameter")
-            # Only declared names, not one invented by the caller.
-            if isinstance(parameter, str) and parameter.partition(".")[0] in published.input["properties"]:
-                call.log["parameter"] = parameter
-            encoded = msgspec.json.encode({**tool.error_members, **error.payload()})
-            if not error.quotes:
-                return ToolOutcome(encoded, is_error=True)
-            return ToolOutcome(published.opening + encoded[1:], is_error=True, meta=published.meta)
-        except InputRequired:
-            call.log["asked"] = True
-            raise
-        except DeferredCall as deferred:
-            call.log["task_id"] = deferred.task.id
-            raise
-        except asyncio.CancelledError:
-            error_type = CANCELLED
-            raise
-        except Exception as broken:  # noqa: BLE001 - the boundary: what breaks in a tool stays out of the answer
-            error_type, fault = INTERNAL, broken
-            raise BrokenToolError(call.correlation_id) from None
-        finally:
-            seconds = perf_counter() - started
-            # A tool that logs how much it found is a search (R66).
-            results = call.log.get("result_count") if error_type is None else None
-            self._metrics.count_call(
-                tool.name, seconds, error_type, results=results, collection_id=call.log.get("collection_id")
-            )
-            fields |= {"status": "error", "error": error_type} if error_type else {"status": "success"}
-            fields |= {"response_time": round(seconds * 1000, 3), **call.log}
-            if fault is not None:
-                log.error("Tool %s ended", published.label, exc_info=fault, extra=fields)
-            elif answered:
-                log.warning("Tool %s ended", published.label, extra=fields)
-            else:
-                logs.info(log, "Tool %s ended", published.label, fields)
-            if auditing.ACTIVE is not None:
-                auditing.note_call(tool.name, error_type, call, subject_of(read).get("document_id"))
-            if span is not None:
-                span.end(error_type, answered=answered)
+            run.read = read_arguments(run.arguments, tool.arguments)
+        except ToolError as misfit:
+            raise await tool.refusal(misfit, call) from None
+        result = await tool.run(run.read, call)
+        found = tool.links(result) if published.has_links else ()
+        encoded = published.opening + msgspec.json.encode(result)[1:]
+        links = tuple(map(msgspec.json.encode, found))
+        return ToolOutcome(encoded, links=links, meta=published.meta)

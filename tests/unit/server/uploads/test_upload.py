@@ -219,7 +219,7 @@ def test_a_name_that_is_taken_arrives_as_it_is(name: str) -> None:
     assert content_disposition_filename(parameters) == taken
 
 
-@pytest.mark.parametrize("name", ["a.exe", "a.tar.gz", "README", ".pdf"])
+@pytest.mark.parametrize("name", ["a.exe", "a.tar.gz", "core", ".pdf"])
 def test_a_kind_of_file_that_is_not_taken_is_refused(name: str) -> None:
     with pytest.raises(UploadError, match=r"Use PDF \(\.pdf\), .* or Lua \(\.lua\)") as refused:
         check_format(name)

@@ -24,13 +24,15 @@ interrogatives, which are frequent in questions and rare in passages. So an Engl
 most as much as a word in seven of ten chunks, however rare it is.
 
 Text is normalized before the comparison: ligatures, full-width forms and similar variants become the plain
-letter, ß becomes ss, and invisible characters (soft hyphen, joiner) are removed.
+letter, ß becomes ss, and invisible characters (soft hyphen, joiner), the points of Hebrew and Arabic and the
+nukta are removed. Terms have no accents, after stemming: `Łódź` is found by `Lodz`.
 
 An identifier (`KB_EMBEDDER`, `node.js`, `C++`, `/etc/passwd`, `192.168.0.1`) yields its words and one more
 term, the whole identifier, so that a passage with exactly this identifier ranks above passages with its
 parts. It increases a score where it is found, and decreases no score where it is missing: it is not part of
 the total weight. An index that was built without such terms lacks only their weight, and can be extended by
-them.
+them. Further terms make identifiers findable in other spellings: the parts of `parseJSONResponse`, the first
+seven characters of a hexadecimal digest, and `E1234` for `E-1234`.
 
 The total weight of a query is the BM25 of a passage of average length that contains each word
 once: the sum of all weights, including words that occur in no chunk, with the effect of repetitions. BM25
@@ -99,7 +101,7 @@ why with within without would yet you your
 
 _BEFORE_IDENTIFIERS = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
 _BEFORE_LANGUAGES = f"{_BEFORE_IDENTIFIERS}, identifiers, languages"
-ANALYSER = f"{_BEFORE_LANGUAGES} apart"
+ANALYSER = f"{_BEFORE_LANGUAGES} apart, parts of identifiers, no accents"
 """Identifies the analyser in every index file."""
 EARLIER_ANALYSERS = frozenset({_BEFORE_IDENTIFIERS, _BEFORE_LANGUAGES})
 """Earlier analysers whose terms are still found by queries of this one (`earlier_form`), apart from terms
@@ -121,15 +123,30 @@ _IDENTIFIER_WEIGHT = 2.0
 """Weight relative to a word in as many chunks: passages that repeat the parts rank below the one with the
 whole.
 """
-_UNSEEN = dict.fromkeys([0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF])
-_PLAIN = {**_UNSEEN, ord("ß"): "ss", ord("ẞ"): "SS", **dict.fromkeys(range(0x2010, 0x2016), "-"), 0x2212: "-"}
+_HUMPED = re.compile(r"\b(?:[a-z]+[A-Z]|[A-Z]+[a-z]+[A-Z]|[A-Z]{2,}[a-z])[A-Za-z0-9]*")
+_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z]{2})|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_NUMBERED = re.compile(r"[a-z]{1,5}-\d{2,}")
+_DIGEST = re.compile(r"(?=\d{0,64}[a-f])(?=[a-f]{0,64}\d)[0-9a-f]{7,128}")
+_DIGEST_WORD = re.compile(rf"(?<!\w){_DIGEST.pattern}(?!\w)")
+_WHOLE_DIGEST = 12
+"""Minimum length of a digest of which the beginning is a term."""
+_DIGEST_START = 7
+"""Number of characters by which a hexadecimal digest is found, as Git abbreviates it."""
+_POINTS = "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u093c"
+"""The points of Hebrew and Arabic, the tatweel and the nukta."""
+_UNSEEN = re.compile(f"[\u00ad\u200b-\u200d\u2060\ufeff{_POINTS}]")
+_WITHOUT_ACCENTS = str.maketrans(
+    {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "æ": "ae", "œ": "oe", "þ": "th"}
+)
+"""Letters that Unicode does not decompose."""
+_PLAIN = {ord("ß"): "ss", ord("ẞ"): "SS", **dict.fromkeys(range(0x2010, 0x2016), "-"), 0x2212: "-"}
 
 
 def plain(text: str) -> str:
     """Normalize a text, without lone surrogates, which have no UTF-8 encoding."""
     if text.isascii():
         return text
-    return normalize("NFKC", text.encode("utf-8", "replace").decode()).translate(_PLAIN)
+    return _UNSEEN.sub("", normalize("NFKC", text.encode("utf-8", "replace").decode()).translate(_PLAIN))
 
 
 def identifiers(text: str) -> list[str]:
@@ -143,6 +160,18 @@ def identifiers(text: str) -> list[str]:
     ]
     found = _IDENTIFIER.findall(" ".join(candidates)) if candidates else []
     return [_bounded(one.lower()) for one in found if _MARKS.search(one) and not _PROSE.fullmatch(one)]
+
+
+def _spellings(text: str, whole: Iterable[str]) -> list[str]:
+    """Return further spellings of a normalized text's identifiers; `whole` are those with marks."""
+    words = text.split()  # matching each word against the expressions would take several times as long
+    humped = _HUMPED.findall(" ".join(word for word in words if not word[1:].islower()))
+    found = [part for word in humped for part in _PARTS.findall(word) if len(part) > 1]
+    long = " ".join(word.lower() for word in words if len(word) >= _WHOLE_DIGEST)
+    digests = (word for word in _DIGEST_WORD.findall(long) if len(word) >= _WHOLE_DIGEST)
+    found += [digest[:_DIGEST_START] for digest in digests]
+    found += [one.replace("-", "") for one in whole if _NUMBERED.fullmatch(one)]
+    return found
 
 
 def is_identifier(term: str) -> bool:
@@ -216,7 +245,11 @@ class Analyser:
         with repetitions; identifiers come last. Function words are left out while other words remain.
         """
         whole = [(one,) for one in dict.fromkeys(identifiers(plain(query)))]
-        words = self._words_of(query, languages)
+        joined = {one.partition("-")[2]: one.replace("-", "") for (one,) in whole if _NUMBERED.fullmatch(one)}
+        words = [
+            (*word, joined[word[0]]) if word[0] in joined else word
+            for word in self._words_of(query, languages)
+        ]
         content = [word for word in words if word[0] not in _function_terms()]
         return [*(content or words), *whole[:MAX_IDENTIFIERS]]
 
@@ -251,7 +284,10 @@ class Analyser:
             # The tokenizer lower-cases a capital I to i, but in Turkish it is ı: Işık, IŞIK, ışık.
             first = {"ı": "i", "i": "ı"}.get(token[0], token[0])
             stems += _stem(_TURKISH, [first + token[1:], token.replace("ı", "i")])
-        return tuple(dict.fromkeys(map(_bounded, [*plain, *stems]))) if plain else ()
+        start = [token[:_DIGEST_START]] if _DIGEST.fullmatch(token) else []
+        # Indexes of earlier analysers have accents in their terms.
+        forms = [*map(_without_accents, [*plain, *stems]), *plain, *stems, *start]
+        return tuple(dict.fromkeys(map(_bounded, forms))) if plain else ()
 
     def _pairs(self, run: str) -> list[Word]:
         """Return the pairs of adjacent letters in a run. The first pair also has the form of the run in
@@ -288,6 +324,7 @@ class Analyser:
             tokens = self._tokens(raw, apsw.FTS5_TOKENIZE_DOCUMENT)
         terms = tokens
         if not text.isascii():
+            terms = tokens = [_without_accents(token) for token in tokens]
             alone = [character.match(token) is not None for token in tokens]
             pairs = pairwise(zip(tokens, alone, strict=True))
             terms = tokens + [f"{first} {second}" for (first, a), (second, b) in pairs if a and b]
@@ -295,6 +332,8 @@ class Analyser:
             terms = [_bounded(term) for term in terms]
         if whole := identifiers(text):
             terms = [*terms, *whole]
+        if spellings := _spellings(text, whole):
+            terms = [*terms, *self._tokens(" ".join(spellings), apsw.FTS5_TOKENIZE_DOCUMENT)]
         return AnalysedChunk(terms, len(tokens))
 
     def _tokens(self, text: str, reason: int, tokenizer: apsw.FTS5Tokenizer | None = None) -> list[str]:
@@ -303,6 +342,13 @@ class Analyser:
             raw, reason, None, include_offsets=False, include_colocated=False
         )
         return cast("list[str]", found)
+
+
+def _without_accents(term: str) -> str:
+    if term.isascii():
+        return term
+    decomposed = normalize("NFD", term.translate(_WITHOUT_ACCENTS))
+    return normalize("NFC", "".join(each for each in decomposed if not "\u0300" <= each <= "\u036f"))
 
 
 def _stem(language: str, tokens: list[str]) -> list[str]:

@@ -45,6 +45,25 @@ async def test_an_identifier_is_found_by_its_parts(base: Base) -> None:
     assert (await base.find("kb-embedder")).total == 1
 
 
+SPELLINGS = [
+    ("parse json response", "def parseJSONResponse(text):"),
+    ("get user by id", "def getUserById(number):"),
+    ("pdf", "open all PDFs"),
+    ("9fceb02", "fixed by 9fceb02d0ae598e95dc970b74767f19372d61af8"),
+    ("9fceb02d0a", "fixed by 9fceb02d0ae598e95dc970b74767f19372d61af8"),
+    ("E1234", "stops with E-1234"),
+    ("E-77", "stops with E77"),
+]
+
+
+async def test_an_identifier_is_found_in_other_spellings(base: Base) -> None:
+    for text in dict.fromkeys(text for _, text in SPELLINGS):
+        await add(base, text)
+    for query, text in SPELLINGS:
+        results = (await base.find(query)).results
+        assert [result.chunk.text for result in results][:1] == [text], query
+
+
 FORMS = [
     ("the of\ufb01ce \ufb02oor", "office floor"),
     ("ｆｕｌｌ ｗｉｄｔｈ", "full width"),
@@ -55,6 +74,11 @@ FORMS = [
     ("well\u2011known", "well-known"),
     ("don\u2019t", "don't"),
     ("ｶﾀｶﾅ", "カタカナ"),
+    ("w Łodzi, Łódź", "Lodz"),
+    ("smørrebrød", "smorrebrod"),
+    ("שָׁלוֹם", "שלום"),
+    ("क़लम", "कलम"),
+    ("كِتَابٌ", "كتاب"),
 ]
 
 

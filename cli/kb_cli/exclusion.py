@@ -12,12 +12,15 @@ LEADS_OUT = "it leads out of the folder by a link"
 HOLDS_CREDENTIALS = "it holds a private key or credentials; to add it, name the file itself"
 
 _NAMES = re.compile(
-    r"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|credentials(?:\.\w{1,5})?|\.?(?:netrc|pgpass|htpasswd|npmrc|pypirc)|"
-    r"(?:.*\.)?env(?:\.\w+)?|.*\.(?:pem|key|p12|pfx|ppk|jks|keystore|kdbx)",
+    r"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|credentials(?:\.(?:json|ini|toml|ya?ml|xml|csv|txt))?|"
+    r"\.?(?:netrc|pgpass|htpasswd|npmrc|pypirc)|(?:.*\.)?env|.*\.(?:pem|key|p12|pfx|ppk|jks|keystore|kdbx)",
     re.IGNORECASE,
 )
-_PRIVATE_KEY = re.compile(rb"\s*(?:-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File)")
-_HEAD_BYTES = 256
+_PRIVATE_KEY = re.compile(
+    rb"\s*(?:-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File|"
+    rb'\{[^{}]{0,2000}"private_key"\s{0,9}:\s{0,9}"-----BEGIN)'
+)
+_HEAD_BYTES = 4096
 
 
 def exclusion(file: Path, root: Path) -> str | None:

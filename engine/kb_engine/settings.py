@@ -51,7 +51,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     REMOVED: ClassVar[Mapping[str, str]] = {
         **HEADER_TIMEOUT,
         "KB_ENGINE_MAX_CONNECTIONS": "the maximum follows from the limit on open files (ulimit -n)",
-        "KB_KEEP_FAILED_BYTES": "the maximum is ten times KB_MAX_UPLOAD_BYTES",
+        "KB_KEEP_FAILED_BYTES": "it is ten times KB_MAX_UPLOAD_BYTES; KB_KEEP_FAILED_SECONDS=0 keeps nothing",
         "KB_OCR_TIMEOUT": "OCR of a PDF is limited by KB_OCR_PAGES and to 4 hours",
     }
     home: Annotated[Path, Setting("KB_HOME", "data folder; the engine uses its subfolder `engine`")] = Path(

@@ -61,9 +61,13 @@ def local_name(name: str) -> str:
 
 
 def parser_for(
-    handler: Handler, label: str, name_of: Callable[[str], str] = local_name
+    handler: Handler,
+    label: str,
+    name_of: Callable[[str], str] = local_name,
+    encoding: str | None = None,
 ) -> expat.XMLParserType:
-    """Return a parser that feeds `handler`; `name_of` maps a qualified name to an element name.
+    """Return a parser that feeds `handler`; `name_of` maps a qualified name to an element name. `encoding`
+    overrides the document's declaration.
 
     Raises ExtractionFailed while parsing if elements are nested too deeply; `label` is the format's.
     """
@@ -81,7 +85,7 @@ def parser_for(
         depth -= 1
         handler.end(name_of(name))
 
-    parser = expat.ParserCreate(namespace_separator=" ")
+    parser = expat.ParserCreate(encoding, namespace_separator=" ")
     parser.buffer_text = True
     parser.StartElementHandler = start
     parser.EndElementHandler = end

@@ -6,6 +6,7 @@ external ones name other files.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from xml.parsers import expat
 
 from kb_contracts.api.formats import FORMATS
@@ -20,7 +21,7 @@ _FORMAT = FORMATS["xml"]
 def read_xml(data: bytes) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed."""
     text = _Lines()
-    parser = parser_for(text, _FORMAT.label)
+    parser = parser_for(text, _FORMAT.label, encoding="utf-8" if data.startswith(BOM_UTF8) else None)
     parser.EntityDeclHandler = _refuse_entities
     try:
         parser.Parse(data, True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from kb_cli.add import SOURCE_PATH_CHARS, Found
-from kb_cli.exclusion import exclusion
+from kb_cli.exclusion import HOLDS_CREDENTIALS, exclusion
 from kb_contracts.api import formats
 
 IGNORE_FILES = (".gitignore", ".kbignore")
@@ -41,8 +41,10 @@ class Listing:
     skipped: int = 0
 
     def may_hold(self, source: str) -> bool:
-        """True if the source may be a file that could not be read."""
+        """True if the source may be a file that could not be read, or one that holds credentials."""
         path = Path(source)
+        if self.left_out.get(path) == HOLDS_CREDENTIALS:
+            return True
         return any(each == path or each in path.parents for each in self.unreadable)
 
 

@@ -52,7 +52,7 @@ class Format:
     @property
     def is_text(self) -> bool:
         """True if a file is text in one encoding, which its sender may declare."""
-        return self.mime_type.startswith("text/") or self.doc_type == "data"
+        return self.is_plain or self.mime_type.startswith("text/") or self.doc_type == "data"
 
 
 _OPEN_XML = "application/vnd.openxmlformats-officedocument."

@@ -6,6 +6,7 @@ It goes to a sink block by block, and is never whole in memory.
 from __future__ import annotations
 
 import hashlib
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -159,6 +160,7 @@ async def _pour(
 ) -> tuple[int, str]:
     digest = hashlib.sha256()
     received = size = 0
+    mark = 0 if conversion is None else len(BOM_UTF8)
 
     async def write(data: bytes, *, final: bool = False) -> None:
         nonlocal size
@@ -168,17 +170,17 @@ async def _pour(
             except UnicodeDecodeError as error:
                 raise EngineError(
                     "undecodable_text",
-                    f"The file is not {error.encoding.upper()} text, although its content type says so.",
+                    f"The file is not {conversion.codec.upper()} text, although its content type says so.",
                     parameter="file",
                 ) from error
         size += len(data)
+        if max(size - mark, received) > max_bytes:
+            raise EngineError("payload_too_large", f"The file is over the limit of {max_bytes} bytes.")
         digest.update(data)
         await sink.write(data)
 
     async for data in blocks:
         received += len(data)
-        if received > max_bytes:
-            raise EngineError("payload_too_large", f"The file is over the limit of {max_bytes} bytes.")
         await write(data)
     if conversion is not None:
         await write(b"", final=True)

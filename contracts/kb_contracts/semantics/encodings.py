@@ -26,6 +26,7 @@ class ToUtf8:
     """
 
     def __init__(self, codec: str) -> None:
+        self.codec = codec
         named = codecs.lookup(codec)
         self._decoder = webencodings.IncrementalDecoder(webencodings.Encoding(codec, named), "strict")
         self._mark = codecs.BOM_UTF8

@@ -24,6 +24,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, Literal, Protocol, cast
 
 import mcp_types as types
@@ -49,6 +50,8 @@ POLL_MS = 2_000
 """Polling interval suggested to clients, in milliseconds."""
 _LOOK_SECONDS = 20.0
 _REPORT_SECONDS = 0.5
+_FOLLOW_SECONDS = 3.0
+"""Maximum time between two looks at a task for a connection that has not asked, in seconds."""
 _LEAST_PROGRESS = 0.001
 MOST_FOLLOWED = 16
 """Maximum number of tasks of one connection whose changes are sent; further ones are polled by the client."""
@@ -158,6 +161,15 @@ async def _past_the_models(ctx: Context, call_next: CallNext) -> HandlerResult:
         return task.result
 
 
+def _is_temporary(refused: MCPError | Refusal) -> bool:
+    """True unless the task is unknown, or its caller has lost access."""
+    if isinstance(refused, Refusal):
+        return refused.status == HTTPStatus.SERVICE_UNAVAILABLE
+    error = refused.error
+    forbidden = isinstance(error.data, dict) and error.data.get("error_type") == "forbidden"
+    return error.code != INVALID_PARAMS and not forbidden
+
+
 class ServedTasks:
     """The tasks of one server."""
 
@@ -196,14 +208,17 @@ class ServedTasks:
     async def _send_changes(self, context: Context, task_id: str) -> None:
         """Send each change of the task until it has ended, or its caller has lost access."""
         token = progress_token_from_params(context.params)
+        seconds = _FOLLOW_SECONDS if token is None else _REPORT_SECONDS
         status, reached, message = "working", -1.0, ""
         try:
             while status == "working":
-                caller = context.request
-                assert isinstance(caller, Caller), "only connections are followed"
-                now = caller if caller.recheck is None else await caller.recheck()
-                checked = replace(context, request=now)
-                task = await self._source.state(checked, task_id, _REPORT_SECONDS)
+                try:
+                    task = await self._looked_at(context, task_id, seconds)
+                except (MCPError, Refusal) as refused:
+                    if not _is_temporary(refused):
+                        raise
+                    await asyncio.sleep(_FOLLOW_SECONDS)
+                    continue
                 changed = (task.status, task.message) != (status, message)
                 if token is not None and task.status in ("working", "completed"):
                     progress = 1.0 if task.status == "completed" else task.progress
@@ -220,6 +235,13 @@ class ServedTasks:
             log.info("A task is no longer followed", extra={"error": str(refused)})
         except Exception:  # the boundary: nothing awaits this work
             log.exception("A task can no longer be followed")
+
+    async def _looked_at(self, context: Context, task_id: str, seconds: float) -> TaskState:
+        """Return the state of the task once it has ended, or after `seconds`. The caller is checked again."""
+        caller = context.request
+        assert isinstance(caller, Caller), "only connections are followed"
+        now = caller if caller.recheck is None else await caller.recheck()
+        return await self._source.state(replace(context, request=now), task_id, seconds)
 
     async def get(self, context: Context, params: _OfTask) -> dict[str, Any]:
         modern = _checked(context, params)

@@ -251,6 +251,7 @@ def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
         ("credentials", "x"),
         ("credentials.json", "{}"),
         ("prod.env", "A=b"),
+        ("account.json", '{"type": "x", "private_key": "-----BEGIN PRIVATE KEY-----"}'),
         ("notes.txt", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl"),
         ("notes.md", "\n-----BEGIN PRIVATE KEY-----\nMII"),
         ("k", "PuTTY-User-Key-File-3: ssh-ed25519"),
@@ -262,8 +263,16 @@ def test_credentials_in_a_folder_are_left_out_unless_they_are_named(
     file = tmp_path / name
     file.write_text(content)
     (tmp_path / "guide.md").write_text("Paste `-----BEGIN PRIVATE KEY-----` here; see environment.")
+    for harmless in ("credentials.md", "credentials.py", "env.py", "env.md"):
+        (tmp_path / harmless).write_text("prose")
     found, left_out = walk([tmp_path])
-    assert [each.path.name for each in found] == ["guide.md"]
+    assert {each.path.name for each in found} == {
+        "credentials.md",
+        "credentials.py",
+        "env.md",
+        "env.py",
+        "guide.md",
+    }
     assert left_out == [Result(str(file), "skipped", reason=HOLDS_CREDENTIALS)]
     assert [each.path for each in walk([file])[0]] == [file]
 

@@ -143,6 +143,14 @@ def test_a_file_that_leads_out_of_the_folder_is_left_out_and_leaves_the_base(kb:
     assert "obsidian key" not in found(kb, "obsidian key")
 
 
+def test_a_file_of_credentials_is_not_taken_in_and_its_document_stays(kb: Kb, folder: Path) -> None:
+    file = folder / "credentials.json"
+    write(file, "obsidian")
+    kb("add", str(file), "--collection", "shelf")
+    assert synced(kb, folder)["skipped"] == ["credentials.json"]
+    assert "obsidian" in found(kb, "obsidian")
+
+
 def test_what_is_ignored_or_of_no_known_format_is_not_taken_in(kb: Kb, folder: Path) -> None:
     write(folder / ".gitignore", "*.log\nbuild/\nbelow/*.txt\n")
     write(folder / ".kbignore", "drafts/\n!keep.log\n")

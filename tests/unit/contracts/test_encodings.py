@@ -7,6 +7,7 @@ import codecs
 import pytest
 from webencodings.labels import LABELS
 
+from kb_contracts.api.formats import format_of
 from kb_contracts.semantics.encodings import ToUtf8, codec_of
 
 NO_TEXT = ("replacement", "x-user-defined")
@@ -44,6 +45,11 @@ def test_a_text_is_converted_block_by_block(label: str, data: bytes, size: int) 
     found = b"".join([*blocks, conversion.convert(b"", final=True)])
     assert found.startswith(codecs.BOM_UTF8)
     assert found.decode("utf-8-sig")[:4] in ("Köln", "Toky")
+
+
+def test_a_declared_encoding_counts_for_each_format_that_is_text() -> None:
+    assert all(format_of(name).is_text for name in ("dump.sql", "a.csv", "a.ini", "a.xml", "a.py", "a.vue"))
+    assert not any(format_of(name).is_text for name in ("a.pdf", "a.docx", "a.png"))
 
 
 def test_a_text_that_ends_within_a_character_is_refused() -> None:

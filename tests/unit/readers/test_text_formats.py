@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 
 import pytest
 
@@ -57,6 +58,11 @@ def test_sections_of_a_marked_text_are_headings(
 )
 def test_hostile_and_damaged_xml_is_refused_with_a_reason(source: str, word: str) -> None:
     assert word in refusal(read_xml, source.encode()).message
+
+
+def test_a_byte_order_mark_overrides_the_declaration_of_an_xml_file() -> None:
+    data = BOM_UTF8 + '<?xml version="1.0" encoding="windows-1252"?><a>Köln</a>'.encode()
+    assert only_text(read_xml, data) == "Köln"
 
 
 def notebook(*cells: object, **more: object) -> bytes:

@@ -7,6 +7,8 @@ text and macros are not read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kb_contracts.api.formats import FORMATS, Format
 from kb_readers.failures import damaged, locked, unsafe
 from kb_readers.markdown import escaped, given_title, one_line, table_row, table_rule, title_of
@@ -115,13 +117,13 @@ class _Table:
             self.rows += [self.row] * repeats
         self.row, self._empty = [], 0
 
-    def lines(self) -> list[str]:
-        """Return the table as Markdown, its first row as the header."""
-        if not self.rows:
-            return []
-        columns = max(map(len, self.rows))
-        header, *rows = (row + [""] * (columns - len(row)) for row in self.rows)
-        return [table_row(header), table_rule(columns), *map(table_row, rows)]
+    def lines(self) -> Iterator[str]:
+        """Yield the table as Markdown, its first row as the header; further rows end with their last cell."""
+        if self.rows:
+            columns = max(map(len, self.rows))
+            yield table_row(self.rows[0] + [""] * (columns - len(self.rows[0])))
+            yield table_rule(columns)
+            yield from map(table_row, self.rows[1:])
 
 
 class _Content(Handler):
@@ -201,16 +203,17 @@ class _Content(Handler):
             self._parts.append(f"{'  ' * (self._lists - 1)}- {text}" if self._lists else escaped(text))
 
     def _end_table(self, table: _Table) -> None:
-        lines = table.lines()
-        if not lines:
+        if not table.rows:
             return
-        for line in lines:
-            self._budget.spend(line)
         if self._tables and (cell := self._tables[-1].cell) is not None:
             cell += [text for row in table.rows for text in row]
             return
         if self._fmt.name == "ods":
             self._parts.append(f"# {one_line(table.name)}")
+        lines = []
+        for line in table.lines():
+            self._budget.spend(line)
+            lines.append(line)
         self._parts.append("\n".join(lines))
 
     def _end_page(self, number: int | None) -> None:

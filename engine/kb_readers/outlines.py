@@ -18,7 +18,7 @@ _DEEPEST = 6
 _ASCIIDOC = re.compile(r"(={1,6}|#{1,6})[ \t]+(\S.*)")
 _ASCIIDOC_BLOCK = re.compile(r"-{4,}|\.{4,}|\+{4,}|/{4,}|`{3,}")
 _ORG = re.compile(r"(\*{1,20})[ \t]+(?:(?:TODO|DONE)[ \t]+)?(\S.*)")
-_ORG_TAGS = re.compile(r"[ \t]+:[\w@#%:]+:[ \t]*$")
+_ORG_TAGS = re.compile(r"(?<![ \t])[ \t]+:[\w@#%:]+:[ \t]*$")
 _ORG_TITLE = re.compile(r"#\+title:[ \t]*(\S.*)", re.IGNORECASE)
 _ORG_BLOCK = re.compile(r"[ \t]*#\+(begin|end)_(\w+)", re.IGNORECASE)
 _LATEX = re.compile(

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\d{1,6}|\b[ivxlc]{1,9}\b|\b[IVXLC]{1,9}\b")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _PAGE_NUMBER = re.compile(
     r"\W*(?:(?:page|pages|p|pp|of|seite|s|von|pagina|página|pág|de|di|du|sur|страница|стр|из|strona|z|"
-    r"sida|av|side|af|第|页|頁|共|ページ|صفحة|من|صفحه|از|\d+|[ivxlc]+)\W*)+",
+    r"sida|av|side|af|第|页|頁|共|ページ|صفحة|من|صفحه|از|\d++|[ivxlc]++)\W*+)++",
     re.IGNORECASE,
 )
 

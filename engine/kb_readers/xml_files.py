@@ -28,8 +28,8 @@ _DEEPEST = 1000  # nesting of elements; the parser takes minutes for a million
 _ENCRYPTED = 1  # bit of a ZIP member's flags
 # Exceptions of the standard library for malformed files, and of handlers for malformed numbers.
 _BROKEN = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError,
-    expat.ExpatError,
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, NotImplementedError, OSError,
+    ValueError, expat.ExpatError,
 )  # fmt: skip
 _NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
 _READ_BYTES = 1 << 18

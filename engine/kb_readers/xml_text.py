@@ -25,7 +25,7 @@ def read_xml(data: bytes) -> Extraction:
     parser.EntityDeclHandler = _refuse_entities
     try:
         parser.Parse(data, True)
-    except (expat.ExpatError, ValueError) as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:
         raise unsound(_FORMAT.label, error) from None
     text.end("")
     return Extraction([Page(None, "\n".join(text.lines))], None, "text_extraction", _FORMAT.mime_type)

@@ -90,7 +90,6 @@ BREACHES: dict[str, Breach] = {
     "tags are counted for all": in_all(documents, "tag_page"),
     "searches look everywhere": searched_by_all,
     "words are counted everywhere": words_of_all,
-    "languages are those of all": attribute(search, "languages_within", lambda _: (search.LANGUAGES, ())),
     "a cursor leads anywhere": in_all(search, "at"),
     "a cursor is anybody's": for_anybody("opened"),
     "jobs are found by all": in_all(jobs, "find"),

@@ -62,7 +62,7 @@ _PLAIN: tuple[tuple[str, str, str, DocType, *tuple[str, ...]], ...] = (
     ("json", "JSON", "application/json", "data", ".json", ".jsonl", ".ndjson"),
     ("yaml", "YAML", "application/yaml", "data", ".yaml", ".yml"),
     ("toml", "TOML", "application/toml", "data", ".toml"),
-    ("ini", "INI", "text/x-ini", "data", ".ini", ".cfg", ".conf", ".properties"),
+    ("ini", "INI", "text/x-ini", "data", ".ini", ".cfg", ".properties"),
     ("ics", "iCalendar", "text/calendar", "data", ".ics"),
     ("sql", "SQL", "application/sql", "code", ".sql"),
     ("css", "CSS", "text/css", "code", ".css"),

@@ -187,9 +187,15 @@ def parse_query(query: str, most_words: float = FEW_WORDS) -> ParsedQuery:
     wording = Wording(
         (part.text for part in parts if not part.excluded), (part.text for part in parts if part.excluded)
     )
-    if not wording.phrases or len(words_of(" ".join(outside))) <= most_words:
+    if not wording.phrases or _count(" ".join(outside)) <= most_words:
         return ParsedQuery(text, wording)
     return ParsedQuery(text, wording.exclusions(), Wording(wording.phrases))
+
+
+def _count(text: str) -> int:
+    """Return the number of words; in scripts without spaces two characters count as a word."""
+    runs = [len("".join(_UNSPACED_RUN.findall(word))) for word in text.split() if words_of(word)]
+    return sum(max(1, (run + 1) // 2) for run in runs)
 
 
 def _phrases(query: str) -> Iterator[tuple[int, int]]:

@@ -80,8 +80,11 @@ def preferring(results: Sequence[SearchResult], phrases: Wording) -> list[Search
 
 
 def relaxed(query: ParsedQuery, request: SearchRequest) -> ParsedQuery | None:
-    """Return the query whose passages follow if none holds the phrases; None if none may follow."""
-    if request.strict or query.wording is None or not query.wording.phrases:
+    """Return the query whose passages follow if none holds the phrases; None if none may follow.
+
+    With a minimum score, passages that hold the phrases may have been left out for their scores.
+    """
+    if request.strict or request.min_score or query.wording is None or not query.wording.phrases:
         return None
     return replace(query, wording=query.wording.exclusions())
 

@@ -125,6 +125,7 @@ whole.
 """
 _HUMPED = re.compile(r"\b(?:[a-z]+[A-Z]|[A-Z]+[a-z]+[A-Z]|[A-Z]{2,}[a-z])[A-Za-z0-9]*")
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z]{2})|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_CAPITALS = re.compile(r"\b[A-Z]{2,}\b")
 _NUMBERED = re.compile(r"[a-z]{1,5}-\d{2,}")
 _DIGEST = re.compile(r"(?=\d{0,64}[a-f])(?=[a-f]{0,64}\d)[0-9a-f]{7,128}")
 _DIGEST_WORD = re.compile(rf"(?<!\w){_DIGEST.pattern}(?!\w)")
@@ -245,15 +246,26 @@ class Analyser:
         with repetitions; identifiers come last. Function words are left out while other words remain.
         """
         whole = [(one,) for one in dict.fromkeys(identifiers(plain(query)))]
-        joined = {one.partition("-")[2]: one.replace("-", "") for (one,) in whole if _NUMBERED.fullmatch(one)}
-        words = [
-            (*word, joined[word[0]]) if word[0] in joined else word
-            for word in self._words_of(query, languages)
-        ]
-        content = [word for word in words if word[0] not in _function_terms()]
-        return [*(content or words), *whole[:MAX_IDENTIFIERS]]
+        languages = list(languages)
+        stemmed = [language for language in languages if language in STEMMERS]
+        joined: dict[str, Word] = {}
+        for (one,) in whole:
+            if _NUMBERED.fullmatch(one):
+                number = one.partition("-")[2]
+                joined[number] = joined.get(number, ()) + self._forms(one.replace("-", ""), stemmed)
+        found = list(self._tokens_and_words(query, languages))
+        # In capitals they are names or operators: IT, WHO, AND.
+        written = [] if query.isupper() else _CAPITALS.findall(query)
+        dropped = _function_words().difference(map(str.lower, written))
+        content = [(token, word) for token, word in found if token not in dropped]
+        words = [(*word, *joined.get(token, ())) for token, word in content or found]
+        return [*words, *whole[:MAX_IDENTIFIERS]]
 
     def _words_of(self, query: str, languages: Iterable[str]) -> list[Word]:
+        return [word for _, word in self._tokens_and_words(query, languages)]
+
+    def _tokens_and_words(self, query: str, languages: Iterable[str]) -> list[tuple[str, Word]]:
+        """Return the words of a query, each with its token in lower case; "" for pairs of letters."""
         languages = list(languages)
         stemmed = [language for language in languages if language in STEMMERS]
         unspaced = any(language in UNSPACED for language in languages)
@@ -261,11 +273,11 @@ class Analyser:
         runs = _UNSPACED_RUN if unspaced else _CJK_RUN
         spaced = self._tokens(runs.sub(" ", query), apsw.FTS5_TOKENIZE_QUERY, self._with_marks)
         forms = {token: self._forms(token, stemmed) for token in dict.fromkeys(spaced)}
-        words = [forms[token] for token in spaced]
+        words = [(token, forms[token]) for token in spaced]
         for run in runs.findall(query):
-            words += self._pairs(run)
-        known = set(islice(dict.fromkeys(filter(None, words)), MAX_PHRASES))
-        return [word for word in words if word in known]
+            words += (("", pair) for pair in self._pairs(run))
+        known = set(islice(dict.fromkeys(word for _, word in words if word), MAX_PHRASES))
+        return [(token, word) for token, word in words if word in known]
 
     def required(self, texts: Iterable[str], languages: Sequence[str]) -> list[Word]:
         """Return the distinct words of all these texts, at most `MAX_REQUIRED`; the longest, as these are
@@ -284,7 +296,8 @@ class Analyser:
             # The tokenizer lower-cases a capital I to i, but in Turkish it is ı: Işık, IŞIK, ışık.
             first = {"ı": "i", "i": "ı"}.get(token[0], token[0])
             stems += _stem(_TURKISH, [first + token[1:], token.replace("ı", "i")])
-        start = [token[:_DIGEST_START]] if _DIGEST.fullmatch(token) else []
+        is_digest = len(token) > _DIGEST_START and _DIGEST.fullmatch(token)
+        start = self._forms(token[:_DIGEST_START], languages) if is_digest else ()
         # Indexes of earlier analysers have accents in their terms.
         forms = [*map(_without_accents, [*plain, *stems]), *plain, *stems, *start]
         return tuple(dict.fromkeys(map(_bounded, forms))) if plain else ()
@@ -430,6 +443,11 @@ def weigh_words(
 def repeated(occurrences: int) -> float:
     """Return the factor of the weight of a word that occurs so many times in the query; 1 for one time."""
     return (QUERY_SATURATION + 1) * occurrences / (occurrences + QUERY_SATURATION)
+
+
+@cache
+def _function_words() -> frozenset[str]:
+    return frozenset(_FUNCTION_WORDS.split())
 
 
 @cache

@@ -50,10 +50,10 @@ def test_a_query_is_phrases_exclusions_and_words(query: str, expected: Read) -> 
 
 @pytest.mark.parametrize(
     ("query", "words"),
-    [('one two "a b" three -four five "c d" six', 5), ('in "a b", of-the 机器 -"c d" -word', 5)],
+    [('one two "a b" three -four five "c d" six', 5), ('in "a b", of the 机器学习 -"c d" -word', 5)],
 )
 def test_phrases_are_conditions_beside_few_words(query: str, words: int) -> None:
-    """Words of phrases and exclusions do not count; characters of scripts without spaces do."""
+    """Words of phrases and exclusions do not count; two letters of a script without spaces are a word."""
     parsed = parse_query(query, words)
     assert parsed.wording is not None
     assert (parsed.preferred, parsed.wording.phrases[:1]) == (None, ("a b",))

@@ -82,6 +82,15 @@ def test_a_sheet_of_repeated_cells_is_bounded(read: Read) -> None:
     assert "cells" in refusal(read, odf(kind, sheet(many))).message
 
 
+def test_one_wide_row_does_not_widen_the_others() -> None:
+    cell = "<table:table-cell><text:p>x</text:p></table:table-cell>"
+    wide = (
+        f'<table:table-row><table:table-cell table:number-columns-repeated="9000"/>{cell}</table:table-row>'
+    )
+    data = odf("spreadsheet", sheet(wide, f"<table:table-row>{cell}</table:table-row>" * 500))
+    assert len(only_text(read_ods, data)) < 200_000
+
+
 def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xml_files, "MOST_UNPACKED_BYTES", 1 << 16)
     assert "unpacks" in refused(odf("text", f"<text:p>{'x' * (1 << 17)}</text:p>")).message

@@ -53,6 +53,7 @@ def test_sections_of_a_marked_text_are_headings(
         ('<!DOCTYPE a [<!ENTITY % x SYSTEM "http://127.0.0.1/">%x;]><a/>', "entities"),
         ("<a>" * 2_000, "deep"),
         ("<a>", "damaged"),
+        ('<?xml version="1.0" encoding="ISO-8859-8-I"?><a/>', "damaged"),
         ("", "damaged"),
     ],
 )
@@ -98,7 +99,15 @@ def test_a_notebook_of_format_3_is_read() -> None:
     assert only_text(read_notebook, json.dumps(old).encode()) == "## Hard\n\n```\nx\n```"
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b'{"cells": 1}', b'{"cells":' * 2_000 + b"["])
+def test_members_of_a_notebook_that_are_not_read_do_not_matter() -> None:
+    source = (
+        b'{"metadata": {"title": null, "language_info": {"name": null}}, "cells": [{"source": "x", '
+        b'"outputs": [{"data": {"text/plain": {}, "application/json": NaN}}]}, 1]}'
+    )
+    assert only_text(read_notebook, source) == "```\nx\n```"
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"a": 1}', b'{"cells":' * 2_000 + b"["])
 def test_a_damaged_notebook_is_refused(data: bytes) -> None:
     with pytest.raises(ExtractionFailed):
         read_notebook(data)

@@ -53,6 +53,8 @@ SPELLINGS = [
     ("9fceb02d0a", "fixed by 9fceb02d0ae598e95dc970b74767f19372d61af8"),
     ("E1234", "stops with E-1234"),
     ("E-77", "stops with E77"),
+    ("da39a3e", "made from da39a3ee5e6b4b0d3255bfef95601890afd80709"),
+    ("da39a3ee5", "made from da39a3ee5e6b4b0d3255bfef95601890afd80709"),
 ]
 
 

@@ -63,3 +63,17 @@ def test_function_words_are_left_out_while_other_words_remain() -> None:
     assert analyser.words_of("what is the apple", ["de"]) == [("appl", "de|appl")]
     assert [word[0] for word in analyser.words_of("what is it")] == ["what", "is", "it"]
     assert len(analyser.required(["the apple"], [])) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "stems"),
+    [
+        ("John Doe does", ["john", "doe"]),
+        ("how to quit vim", ["quit", "vim"]),
+        ("IT support", ["it", "support"]),
+        ("what do the WHO guidelines say", ["who", "guidelin", "sai"]),
+        ("THE APPLE", ["appl"]),
+    ],
+)
+def test_names_that_resemble_function_words_remain(query: str, stems: list[str]) -> None:
+    assert [word[0] for word in Analyser().words_of(query)] == stems

@@ -17,7 +17,7 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 _PRIVATE_KEY = re.compile(rb"\s*(?:-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File)")
-_HEAD_BYTES = 256
+HEAD_BYTES = 256
 
 
 def exclusion(file: Path, root: Path) -> str | None:
@@ -28,7 +28,17 @@ def exclusion(file: Path, root: Path) -> str | None:
     """
     if not file.resolve().is_relative_to(root):
         return LEADS_OUT
-    if _NAMES.fullmatch(file.name):
+    if is_named_as_credentials(file.name):
         return HOLDS_CREDENTIALS
     with file.open("rb") as content:
-        return HOLDS_CREDENTIALS if _PRIVATE_KEY.match(content.read(_HEAD_BYTES)) else None
+        return HOLDS_CREDENTIALS if begins_as_key(content.read(HEAD_BYTES)) else None
+
+
+def is_named_as_credentials(name: str) -> bool:
+    """True if files of this name hold private keys or credentials."""
+    return _NAMES.fullmatch(name) is not None
+
+
+def begins_as_key(head: bytes) -> bool:
+    """True if a file with these first `HEAD_BYTES` is a private key."""
+    return _PRIVATE_KEY.match(head) is not None

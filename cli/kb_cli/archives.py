@@ -38,8 +38,8 @@ LINK = "it is a link or a special file"
 NESTED = "an archive inside an archive is not expanded"
 REPEATED = "another member of the archive has the same name"
 TOO_LARGE = f"it unpacks to more than {DEFAULT_UPLOAD_BYTES >> 20} MiB"
-TOO_LARGE_IN_ALL = f"it unpacks to more than {MOST_BYTES >> 20} MiB; unpack it, and add the folder"
-TOO_MANY = f"it has more than {MOST_MEMBERS:,} members; unpack it, and add the folder"
+TOO_LARGE_IN_ALL = f"it unpacks to more than {MOST_BYTES >> 20} MiB; unpack or divide it"
+TOO_MANY = f"it has more than {MOST_MEMBERS:,} members; unpack or divide it"
 UNKNOWN_METHOD = "it is packed by a method that kb does not read"
 
 _MOST_LIST_BYTES = 4 * 1024 * 1024
@@ -48,6 +48,7 @@ _MAIL_HEAD_BYTES = 64 * 1024
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _MESSAGE_ID = re.compile(r"<?(\w[\w.+=$%-]*@[\w.-]+)>?", re.ASCII)
 _LONGEST_ID = 200
+_END_OF_HEADER = re.compile(rb"\r?\n\r?\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,8 @@ def _lines(content: IO[bytes]) -> Iterator[bytes]:
 
 def _message_id(head: bytes) -> str | None:
     """Return a file name made of the Message-ID, or None if that could not be one."""
-    found = _MESSAGE_ID.fullmatch(str(BytesHeaderParser().parsebytes(head)["Message-ID"]).strip())
+    header = BytesHeaderParser().parsebytes(_END_OF_HEADER.split(head, maxsplit=1)[0])
+    found = _MESSAGE_ID.fullmatch(str(header["Message-ID"]).strip())
     return f"{found[1]}.eml" if found and len(found[1]) <= _LONGEST_ID else None
 
 

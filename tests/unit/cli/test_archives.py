@@ -17,6 +17,7 @@ from kb_config.shared import DEFAULT_UPLOAD_BYTES
 from kb_contracts.api.formats import UnsupportedFormat, format_of
 from tests.support.documents import encrypted
 from tests.unit.cli.conftest import Kb
+from tests.unit.cli.test_add import Scripted, adding, full
 
 MAIL = (
     "From a@b.example Thu Jan  1 00:00:00 2026\n"
@@ -37,12 +38,13 @@ def zipped(path: Path, members: dict[str, str | bytes]) -> Path:
     return path
 
 
-def declaring(path: Path, size: int) -> Path:
-    """Return a ZIP file whose list of members declares this size of each."""
+def declaring(path: Path, size: int, only: str = "") -> Path:
+    """Return a ZIP file whose list of members declares this size of each member, or of one."""
     data = bytearray(path.read_bytes())
     at = data.find(b"PK\x01\x02")
     while at >= 0:
-        data[at + 24 : at + 28] = struct.pack("<I", size)
+        if data.startswith(only.encode(), at + 46):
+            data[at + 24 : at + 28] = struct.pack("<I", size)
         at = data.find(b"PK\x01\x02", at + 4)
     path.write_bytes(data)
     return path
@@ -154,6 +156,19 @@ def test_a_member_above_the_upload_limit_is_refused_before_it_is_unpacked(
     (file,), _ = expand(archives, archive)
     with pytest.raises(OSError, match=a.TOO_LARGE):
         content(file)
+
+
+def test_a_full_queue_unpacks_a_member_again_and_a_damaged_one_fails_alone(
+    archives: a.Archives, tmp_path: Path
+) -> None:
+    archive = zipped(tmp_path / "a.zip", {"a.txt": "a", "b.txt": "b" * 100_000, "c.txt": "c"})
+    found, _ = expand(archives, declaring(archive, 10_000, "b.txt"))
+    client = Scripted(["1", full(), "2"])
+    results = adding(client).run(found)
+    assert client.log == ["send a.txt", "send c.txt", "wait 1", "send c.txt", "wait 2"]
+    assert {member(one): one.reason for one in results}["b.txt"] == (
+        "it is damaged: Bad CRC-32 for file 'b.txt'"
+    )
 
 
 def test_an_archive_above_the_total_is_refused_before_it_is_unpacked(

@@ -1,8 +1,8 @@
 """`kb add`: files, folders and URLs, sent one after another while the engine already reads the first.
 
-walk, fetch ─▶ send (streamed) ─▶ wait for the jobs ─▶ report the outcome of each file
-                   │ 415: skipped, and its format is not sent again in this run
-                   │ 429: the queue is full; wait for our oldest job, then send again
+walk, expand archives, fetch ─▶ send (streamed) ─▶ wait for the jobs ─▶ report the outcome of each file
+                                  │ 415: skipped, and its format is not sent again in this run
+                                  │ 429: the queue is full; wait for our oldest job, then send again
 
 Progress is two bars on a terminal, and nothing with JSON output. Each file has a line; with more than a few
 files, only files that need attention. Skipped files of unknown formats have one line for each format.
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from kb_cli.archives import Archives
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exclusion import exclusion
@@ -166,6 +167,8 @@ _LOOK_SECONDS = 0.5
 
 def unknown_format(extension: str) -> str:
     """Return the reason for not ingesting a file with this extension, and advice."""
+    if extension in formats.ARCHIVES:
+        return f"{extension} is an archive; kb add expands it where it is named, or found in a folder"
     kind = f"{extension} is no format" if extension else "without an extension there is no format"
     return f"{kind} that kb reads; kb add --as-text reads it as text"
 
@@ -183,7 +186,7 @@ class Details:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A file to send. `named`: the user named it, so that skipping it is a failure. `source`: the source path
-    of its document.
+    of its document. `unpack`: opens the content of a member of an archive.
     """
 
     path: Path
@@ -191,6 +194,7 @@ class Found:
     named: bool
     source: str
     details: Details = Details()
+    unpack: Callable[[], io.RawIOBase] | None = None
 
     @property
     def label(self) -> str:
@@ -212,10 +216,16 @@ def run(options: argparse.Namespace, out: Output) -> int:
     tags = labels(options, tags_for_submission)
     urls = [path for path in options.paths if is_url(path)]
     found, left_out = walk([Path(path).expanduser() for path in options.paths if not is_url(path)])
-    with engine(options) as client, Progress(out) as progress, TemporaryDirectory() as folder:
+    with (
+        engine(options) as client,
+        Progress(out) as progress,
+        TemporaryDirectory() as folder,
+        Archives() as archives,
+    ):
+        found, refused = expanded(found, archives)
         fetched, failed = _fetched(urls, Path(folder), private=options.private)
         found += fetched
-        ended = left_out + failed
+        ended = left_out + refused + failed
         progress.began(len(found) + len(ended), sum(file.size for file in found))
         for result in ended:
             progress.ended(result)
@@ -251,6 +261,40 @@ def _fetched(urls: Iterable[str], folder: Path, *, private: bool) -> tuple[list[
         else:
             found.append(Found(path, path.stat().st_size, named=True, source=url.partition("#")[0]))
     return found, failed
+
+
+def expanded(files: Iterable[Found], archives: Archives) -> tuple[list[Found], list[Result]]:
+    """Return the files, members in place of archives, and the members and archives left out."""
+    found, left_out = [], []
+    for file in files:
+        if file.path.suffix.lower() not in formats.ARCHIVES:
+            found.append(file)
+            continue
+        try:
+            members, others = archives.members(file.path)
+        except OSError as error:
+            left_out.append(Result(file.label, "failed", reason=error.strerror or str(error)))
+            continue
+        found += [
+            Found(
+                Path(f"{file.path}!", each.name),
+                each.size,
+                named=False,
+                source=f"{file.source}!/{each.name}",
+                unpack=partial(archives.unpack, each),
+            )
+            for each in members
+        ]
+        left_out += [
+            Result(
+                f"{file.path}!/{each.name}", "failed" if each.is_failure else "skipped", reason=each.reason
+            )
+            for each in others
+        ]
+        if not (members or others):
+            outcome: Outcome = "failed" if file.named else "skipped"
+            left_out.append(Result(file.label, outcome, reason="there is no file in it that kb adds"))
+    return found, left_out
 
 
 def is_url(path: str) -> bool:
@@ -400,7 +444,8 @@ class Adding:
             return
 
     def _send_file(self, file: Found) -> m.Job:
-        with _Watched(io.FileIO(file.path), self.progress) as content:
+        raw = file.unpack() if file.unpack else io.FileIO(file.path)
+        with _Watched(raw, self.progress) as content:
             return self.client.send_file(
                 file.path.name, content, self._fields(file), as_text=self.as_text, encoding=self.encoding
             )
@@ -509,7 +554,7 @@ def status_of(results: list[Result]) -> Exit:
 class _Watched(io.BufferedReader):
     """A file that reports the number of bytes read."""
 
-    def __init__(self, file: io.FileIO, progress: Progress) -> None:
+    def __init__(self, file: io.RawIOBase, progress: Progress) -> None:
         super().__init__(file)
         self._progress = progress
 

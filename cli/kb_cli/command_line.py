@@ -329,7 +329,7 @@ COMMANDS = (
     Command("add", "kb_cli.add:run", "add files, folders and web pages", (
         *_ENGINE,
         *_LABELS,
-        _arg("paths", nargs="+", metavar="PATH", help="file, folder (recursive) or URL"),
+        _arg("paths", nargs="+", metavar="PATH", help="file, folder (recursive), ZIP, mbox or URL"),
         _arg("--no-wait", action="store_true", help="do not wait until the documents are searchable"),
         _arg("--force-ocr", action="store_true",
              help="read PDF by OCR even if it has text; no effect on other types"),

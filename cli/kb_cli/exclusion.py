@@ -20,7 +20,7 @@ _PRIVATE_KEY = re.compile(
     rb"\s*(?:-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File|"
     rb'\{[^{}]{0,2000}"private_key"\s{0,9}:\s{0,9}"-----BEGIN)'
 )
-_HEAD_BYTES = 4096
+HEAD_BYTES = 4096
 
 
 def exclusion(file: Path, root: Path) -> str | None:
@@ -31,7 +31,17 @@ def exclusion(file: Path, root: Path) -> str | None:
     """
     if not file.resolve().is_relative_to(root):
         return LEADS_OUT
-    if _NAMES.fullmatch(file.name):
+    if is_named_as_credentials(file.name):
         return HOLDS_CREDENTIALS
     with file.open("rb") as content:
-        return HOLDS_CREDENTIALS if _PRIVATE_KEY.match(content.read(_HEAD_BYTES)) else None
+        return HOLDS_CREDENTIALS if begins_as_key(content.read(HEAD_BYTES)) else None
+
+
+def is_named_as_credentials(name: str) -> bool:
+    """True if files of this name hold private keys or credentials."""
+    return _NAMES.fullmatch(name) is not None
+
+
+def begins_as_key(head: bytes) -> bool:
+    """True if a file with these first `HEAD_BYTES` is a private key."""
+    return _PRIVATE_KEY.match(head) is not None

@@ -132,19 +132,25 @@ _TEXTS_BY_NAME = frozenset(
     procfile rakefile readme release security thanks todo vagrantfile version""".split()  # noqa: SIM905 - read as words
 )
 """Names of text files that have no extension, in lower case."""
+ARCHIVES = (".zip", ".mbox")
+"""Extensions of archives, which `kb add` expands and which are no format."""
 
 
 class UnsupportedFormat(ValueError):
-    """The extension of a name belongs to no supported format; the message lists the supported ones."""
+    """The extension of a name belongs to no supported format; the message lists the supported ones, or names
+    the command that expands archives.
+    """
 
     code = "unsupported_format"
 
     def __init__(self, extension: str) -> None:
         *most, last = (f"{each.label} ({', '.join(each.extensions)})" for each in _ALL)
-        self.message = (
-            f"Unsupported file format: {extension[:20] or 'no extension'}. Use {', '.join(most)} or {last}; "
-            "other text is taken where its part says Content-Type: text/plain"
-        )
+        if extension in ARCHIVES:
+            advice = "An archive is not expanded here: send its members, or run `kb add` on it, which does"
+        else:
+            advice = f"Use {', '.join(most)} or {last}; "
+            advice += "other text is taken where its part says Content-Type: text/plain"
+        self.message = f"Unsupported file format: {extension[:20] or 'no extension'}. {advice}"
         super().__init__(self.message)
 
 

@@ -22,7 +22,7 @@ TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
 DOCUMENTS = st.lists(
     st.tuples(st.lists(TEXT, min_size=1, max_size=3), st.sets(st.sampled_from("ab"))), min_size=1, max_size=8
 )
-K1, B = 1.2, 0.75
+K1, B, K3 = 1.2, 0.75, 8
 
 
 class Model:
@@ -38,16 +38,19 @@ class Model:
         for word, count in Counter(words).items():
             if word in query.split():
                 length = 1 - B + B * (len(words) + 1) / self.average
-                total += self.weight(word) * count * (K1 + 1) / (count + K1 * length)
+                total += self.weight(word, query) * count * (K1 + 1) / (count + K1 * length)
         return total
 
-    def weight(self, word: str) -> float:
+    def weight(self, word: str, query: str) -> float:
+        """The weight of a word of the query; repetitions count with saturation."""
         holding = sum(word in other for other, _, _ in self.chunks)
-        return math.log((len(self.chunks) + 101) / (holding + 0.5))
+        repeated = query.split().count(word)
+        idf = math.log((len(self.chunks) + 101) / (holding + 0.5))
+        return idf * (K3 + 1) * repeated / (K3 + repeated)
 
     def scores(self, query: str, mode: m.Mode, tag: str | None) -> dict[int, float]:
         found = {}
-        saturation = SCORING.saturation * sum(self.weight(word) for word in set(query.split()))
+        saturation = SCORING.saturation * sum(self.weight(word, query) for word in set(query.split()))
         for number, (words, tags, vector) in enumerate(self.chunks, 1):
             if tag is not None and tag not in tags:
                 continue

@@ -119,9 +119,7 @@ async def test_beside_a_rare_word_frequent_ones_bring_no_chunks_and_count(freque
     found = await frequent.find("the apple tree", explain=True)
     assert ([result.document.id for result in found.results], found.total) == ([4], 1)
     assert (found.exact, found.total_exact) == (False, False)
-    alone = [
-        await frequent.find(word, tags=["many"], top=100, explain=True) for word in ("the", "apple", "tree")
-    ]
+    alone = [await frequent.find(word, tags=["many"], top=100, explain=True) for word in ("apple", "tree")]
     parts = [result.explain for each in alone for result in each.results if result.document.id == 4]
     whole = found.results[0].explain
     assert whole is not None
@@ -155,7 +153,7 @@ async def test_a_frequent_word_counts_where_the_filters_shut_out_the_rare_ones(f
 
 @pytest.mark.process
 async def test_a_word_that_nothing_holds_does_not_hide_a_frequent_one(frequent: Base) -> None:
-    assert (await frequent.find("the unheard-of", top=100)).total == 40
+    assert (await frequent.find("tree unheard", top=100)).total == 30
 
 
 @pytest.mark.process

@@ -35,7 +35,7 @@ def test_only_what_holds_the_phrase_is_a_result(kb: Client, mode: str) -> None:
 def test_a_phrase_is_found_whatever_its_case_accents_and_punctuation(kb: Client, text: str) -> None:
     wanted = kb.note(text, title="Log")
     query = '"connection finds reset by peer"' if "ﬁ" in text else '"connection reset by peer"'
-    assert searched(kb, query) == {wanted}
+    assert searched(kb, query, strict=True) == {wanted}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_phrase_stands_between_double_quotation_marks_of_any_kind(kb: Client, 
 )
 def test_an_unpaired_mark_is_plain_text(kb: Client, query: str) -> None:
     wanted = kb.note("granite", title="Stone")
-    assert searched(kb, query) == {wanted}
+    assert searched(kb, query, strict=True) == {wanted}
 
 
 def test_a_passage_holds_all_phrases(kb: Client) -> None:

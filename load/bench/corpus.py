@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from kb_engine.index.embedded.postings import K1, B
 from kb_engine.index.port import Scoring, Vectors
 from kb_engine.index.ranking import fuse
-from kb_engine.index.words import TITLE_WEIGHT, Analyser, weigh
+from kb_engine.index.words import TITLE_WEIGHT, Analyser, weigh_words
 
 DIMENSIONS = 384
 PASSAGES_EACH = 50
@@ -240,17 +240,16 @@ class _Postings:
 
     def __init__(self, corpus: Corpus) -> None:
         numbers: dict[str, int] = {}
-        analysed = Analyser().chunks("", ((None, word) for word in corpus.vocabulary))
-        term_of = np.array([numbers.setdefault(" ".join(each.terms), len(numbers)) for each in analysed])
-        self._names = list(numbers)
+        analyser = Analyser()
+        analysed = analyser.chunks("", ((None, word) for word in corpus.vocabulary))
+        term_of = np.array([numbers.setdefault(each.terms[0], len(numbers)) for each in analysed])
+        self._numbers = numbers
         words, lengths, titles = map(corpus.array, ("words", "lengths", "titles"))
-        question_words, question_lengths = corpus.array("question_words"), corpus.array("question_lengths")
         self._questions = [
-            np.unique(term_of[row[:length]])
-            for row, length in zip(question_words, question_lengths, strict=True)
+            [word[:1] for word in analyser.words_of(question.text)] for question in corpus.questions()
         ]
         needed = np.zeros(term_of.max() + 1, np.bool_)
-        needed[np.concatenate(self._questions)] = True
+        needed[[numbers[word[0]] for words_of_one in self._questions for word in words_of_one]] = True
         parts = []
         for first in range(0, corpus.size, _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, corpus.size))
@@ -270,17 +269,20 @@ class _Postings:
 
     def bm25(self, question: int) -> tuple[NDArray[np.float64], float]:
         """Return the BM25 score of all passages, and the question's maximum."""
-        lengths, terms = self._lengths, self._questions[question]
+        lengths, words = self._lengths, self._questions[question]
         sums = np.zeros(len(lengths))
-        owned = [slice(*np.searchsorted(self._terms, (term, term + 1))) for term in terms]
-        weights = weigh(
-            [self._names[term] for term in terms], [own.stop - own.start for own in owned], len(lengths)
-        )
-        for own, weight in zip(owned, weights.of_terms, strict=True):
+        numbers = {term: self._numbers[term] for (term,) in words}
+        owned = {
+            term: slice(*np.searchsorted(self._terms, (number, number + 1)))
+            for term, number in numbers.items()
+        }
+        counts = {term: own.stop - own.start for term, own in owned.items()}
+        weights, total_weight = weigh_words(words, counts, len(lengths))
+        for term, own in owned.items():
             passages, often = self._passages[own], self._counts[own]
             norm = K1 * (1 - B + B * lengths[passages] / lengths.mean())
-            sums[passages] += weight * often * (K1 + 1) / (often + norm)
-        return sums, weights.total_weight
+            sums[passages] += weights[term] * often * (K1 + 1) / (often + norm)
+        return sums, total_weight
 
 
 def _best(scores: NDArray[np.float64], answering: NDArray[np.intp]) -> Answer:

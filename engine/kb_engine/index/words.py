@@ -189,37 +189,6 @@ def index_text(text: str, alone: re.Pattern[str] = CJK_CHARACTER) -> str:
     return alone.sub(r" \g<0> ", plain(text)).replace("\0", " ")
 
 
-def phrases(db: apsw.Connection, query: str) -> list[str]:
-    """Return the FTS5 phrases of a query: its words, and each pair of adjacent CJK characters, without
-    duplicates.
-
-    Every phrase is quoted, so that user input is never an operator. Radicals and the middle dot are CJK
-    characters, but not letters to FTS5: a phrase of these alone could never match and is omitted.
-    """
-    query = plain(query)
-    words = _words(db, _CJK_RUN.sub(" ", query))
-    cjk: list[str] = []
-    for run in _CJK_RUN.findall(query):
-        pairs = [f'"{first} {second}"' for first, second in pairwise(run)]
-        cjk += pairs or [f'"{run}"']
-    words += islice((phrase for phrase in dict.fromkeys(cjk) if _words(db, phrase)), MAX_PHRASES)
-    return words[:MAX_PHRASES]
-
-
-def _words(db: apsw.Connection, text: str) -> list[str]:
-    """Return the first spelling of each word; FTS5 stems it again, and stemming is not idempotent."""
-    tokenize = db.fts5_tokenizer("porter", TOKENIZER.split()[1:])
-    raw = text.encode()
-    found = cast(
-        "list[tuple[int, int, str]]",
-        tokenize(raw, apsw.FTS5_TOKENIZE_QUERY, None, include_colocated=False),
-    )
-    spellings: dict[str, str] = {}
-    for start, end, token in found:
-        spellings.setdefault(token, f'"{raw[start:end].decode()}"')
-    return list(spellings.values())
-
-
 class AnalysedChunk(NamedTuple):
     """The terms of a chunk with its title and heading."""
 
@@ -247,13 +216,13 @@ class Analyser:
         """
         whole = [(one,) for one in dict.fromkeys(identifiers(plain(query)))]
         languages = list(languages)
-        stemmed = [language for language in languages if language in STEMMERS]
+        stemmed = _stemmed(languages)
         joined: dict[str, Word] = {}
         for (one,) in whole:
             if _NUMBERED.fullmatch(one):
                 number = one.partition("-")[2]
                 joined[number] = joined.get(number, ()) + self._forms(one.replace("-", ""), stemmed)
-        found = list(self._tokens_and_words(query, languages))
+        found = self._tokens_and_words(query, languages)
         # In capitals they are names or operators: IT, WHO, AND.
         written = [] if query.isupper() else _CAPITALS.findall(query)
         dropped = _function_words().difference(map(str.lower, written))
@@ -261,13 +230,9 @@ class Analyser:
         words = [(*word, *joined.get(token, ())) for token, word in content or found]
         return [*words, *whole[:MAX_IDENTIFIERS]]
 
-    def _words_of(self, query: str, languages: Iterable[str]) -> list[Word]:
-        return [word for _, word in self._tokens_and_words(query, languages)]
-
-    def _tokens_and_words(self, query: str, languages: Iterable[str]) -> list[tuple[str, Word]]:
+    def _tokens_and_words(self, query: str, languages: Sequence[str]) -> list[tuple[str, Word]]:
         """Return the words of a query, each with its token in lower case; "" for pairs of letters."""
-        languages = list(languages)
-        stemmed = [language for language in languages if language in STEMMERS]
+        stemmed = _stemmed(languages)
         unspaced = any(language in UNSPACED for language in languages)
         query = plain(query).replace("\0", " ")
         runs = _UNSPACED_RUN if unspaced else _CJK_RUN
@@ -286,7 +251,7 @@ class Analyser:
         A passage that contains the texts literally contains one form of each word. Identifiers are not
         required as a whole: with different characters between its words it is still the same phrase.
         """
-        found = dict.fromkeys(chain.from_iterable(self._words_of(text, languages) for text in texts))
+        found = dict.fromkeys(word for text in texts for _, word in self._tokens_and_words(text, languages))
         return sorted(found, key=lambda word: -len(word[0]))[:MAX_REQUIRED]
 
     def _forms(self, token: str, languages: Sequence[str]) -> Word:
@@ -310,11 +275,6 @@ class Analyser:
         pairs = [" ".join(pair) for pair in pairwise(letters)] or letters
         whole = [] if _CJK_RUN.fullmatch(run) else self._tokens(run, apsw.FTS5_TOKENIZE_QUERY)
         return [tuple(dict.fromkeys([pairs[0], *whole])), *((pair,) for pair in pairs[1:])] if pairs else []
-
-    def terms_of(self, query: str) -> list[str]:
-        """Return the terms of a query, one per phrase; phrases without a token are omitted."""
-        found = (self._tokens(phrase, apsw.FTS5_TOKENIZE_QUERY) for phrase in phrases(self._db, query))
-        return [_bounded(" ".join(tokens)) for tokens in found if tokens]
 
     def chunks(
         self, title: str, chunks: Iterable[tuple[str | None, str]], language: str | None = None
@@ -362,6 +322,10 @@ def _without_accents(term: str) -> str:
         return term
     decomposed = normalize("NFD", term.translate(_WITHOUT_ACCENTS))
     return normalize("NFC", "".join(each for each in decomposed if not "\u0300" <= each <= "\u036f"))
+
+
+def _stemmed(languages: Iterable[str]) -> list[str]:
+    return [language for language in languages if language in STEMMERS]
 
 
 def _stem(language: str, tokens: list[str]) -> list[str]:
@@ -452,4 +416,4 @@ def _function_words() -> frozenset[str]:
 
 @cache
 def _function_terms() -> frozenset[str]:
-    return frozenset(Analyser().terms_of(_FUNCTION_WORDS))
+    return frozenset(word[0] for word in Analyser().words_of(_FUNCTION_WORDS))

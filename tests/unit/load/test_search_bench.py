@@ -17,7 +17,7 @@ from bench import search
 from bench.corpus import PASSAGES_EACH, SCORING, TAGGED_EVERY, TOP, Answer, Corpus
 from bench.peers import PEERS, Module, fused
 from kb_engine.embed.hashing import HashEmbedder
-from kb_engine.index.words import Analyser, weigh
+from kb_engine.index.words import Analyser, weigh_words
 
 SIZE = 1_000
 QUESTIONS = 20
@@ -94,19 +94,19 @@ def test_the_exact_answer_is_that_of_the_formula_over_the_texts(
             passages[each.first + offset] = (Counter(words.terms), words.length, vector)
     average = sum(length for _, length, _ in passages.values()) / len(passages)
     question = corpus.questions()[0]
-    terms = analyser.terms_of(question.text)
-    inside = [sum(term in counts for counts, _, _ in passages.values()) for term in terms]
-    weights = weigh(terms, inside, len(passages))
+    asked = analyser.words_of(question.text)
+    inside = Counter(term for counts, _, _ in passages.values() for term in counts)
+    weights, total_weight = weigh_words(asked, inside, len(passages))
     scores = {}
     for number in answering:
         counts, length, vector = passages[number]
         bm25 = 0.0
         norm = 1.2 * (0.25 + 0.75 * length / average)
-        for term, rarity in zip(terms, weights.of_terms, strict=True):
+        for term, rarity in weights.items():
             bm25 += rarity * counts[term] * 2.2 / (counts[term] + norm)
         meaning = max(0.0, float(vector @ question.vector))
         scores[number] = SCORING.weight * meaning + (1 - SCORING.weight) * bm25 / (
-            bm25 + SCORING.saturation * weights.total_weight
+            bm25 + SCORING.saturation * total_weight
         )
     due = sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
     answer = corpus.answers()["hybrid", filtered][0]

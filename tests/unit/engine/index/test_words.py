@@ -6,13 +6,9 @@ import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import apsw
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from kb_engine.index.postgres import hybrid, words
-from kb_engine.index.words import MAX_PHRASES, TOKENIZER, index_text, phrases
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, axis, new_file, opened, prepared
@@ -193,53 +189,3 @@ async def test_deleted_chunks_do_not_weigh_on_the_words_of_others(base: Base) ->
     await base.ingest(new_file("gone"), prepared(*["apple"] * 50))
     await base.store.once(None, documents.delete, 6)
     assert (await base.find("apple")).results[0].score == pytest.approx(before, abs=1e-6)
-
-
-DB = apsw.Connection(":memory:")
-DB.execute(f"CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = '{TOKENIZER}')")
-DB.execute("INSERT INTO words VALUES ('plain words only')")
-
-TRICKY = st.sampled_from([*"\"'*-+^:(){},", "\0", "\ud800", "NEAR(", "AND", "OR", "NOT", "text:"])
-CHARACTERS = st.characters(codec=None, exclude_categories=())
-
-
-@given(st.lists(st.one_of(st.text(CHARACTERS, max_size=20), TRICKY), max_size=40).map(" ".join))
-def test_no_text_is_a_syntax_error(text: str) -> None:
-    for phrase in phrases(DB, text):
-        assert DB.execute("SELECT count(*) FROM words WHERE words MATCH ?", (phrase,)).get in {0, 1}
-
-
-@example("\u2e80")
-@example("\u4e2d\u2e80\u2e81\u56fd")
-@given(st.text(CHARACTERS, min_size=1, max_size=60))
-def test_what_was_indexed_is_found_by_every_phrase_of_itself(text: str) -> None:
-    with DB:
-        DB.execute("DELETE FROM words")
-        DB.execute("INSERT INTO words VALUES (?)", (index_text(text),))
-    for phrase in phrases(DB, text):
-        assert DB.execute("SELECT count(*) FROM words WHERE words MATCH ?", (phrase,)).get == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", []),
-        ("— !", []),
-        ("🙂 ok", ['"🙂"', '"ok"']),
-        ("NOT a OR b", ['"NOT"', '"a"', '"OR"', '"b"']),
-        ("run running RUN", ['"run"']),
-        ("naïve Café", ['"naïve"', '"Café"']),
-        ("中国", ['"中 国"']),
-        ("去中国", ['"去 中"', '"中 国"']),
-        ("a中b", ['"a"', '"b"', '"中"']),
-        ("カタカナ", ['"カ タ"', '"タ カ"', '"カ ナ"']),
-        ('col:x "y"', ['"col"', '"x"', '"y"']),
-        ("a\0b", ['"a"', '"b"']),
-    ],
-)
-def test_words_and_pairs_of_cjk_characters_are_asked_for_once(text: str, expected: list[str]) -> None:
-    assert phrases(DB, text) == expected
-
-
-def test_a_long_query_is_bounded() -> None:
-    assert len(phrases(DB, " ".join(map(str, range(2_000))))) == MAX_PHRASES

@@ -111,9 +111,9 @@ async def fill_postgres(database: Database, version: int) -> None:
             vector = axis(number - 1).tolist()
             sql = "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, 1, $2::real[]::vector)"
             await db.execute(sql, number, vector)
-            for (word,) in map(Analyser().terms_of, text.split()):
+            for word in Analyser().words_of(text):
                 sql = "INSERT INTO postings (term, chunk_id, frequency, length) VALUES ($1, $2, 1, 5)"
-                await db.execute(sql, word, number)
+                await db.execute(sql, word[0], number)
     finally:
         await db.close()
 

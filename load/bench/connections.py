@@ -128,7 +128,7 @@ def run(
                 await stage("quiet, few descriptors", _nothing)
                 await stage("half-open", partial(_half_open, count=half_open))
             most = sockets + _ENDING
-            wide = {"KB_MAX_CONNECTIONS": str(2 * most)}
+            wide = {"KB_MAX_CONNECTIONS": str(2 * most), "KB_MAX_WEBSOCKETS": str(most)}
             with kb_serve("kb", engine, Path(folder, "wide"), LOG_LEVEL="warn", **wide) as standing:
                 server = Server(standing, client)
                 await stage("quiet", _nothing)

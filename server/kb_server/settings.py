@@ -33,7 +33,6 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
 
     REMOVED: ClassVar[Mapping[str, str]] = {
         **HEADER_TIMEOUT,
-        "KB_MAX_WEBSOCKETS": "the maximum is half of KB_MAX_CONNECTIONS",
         "KB_MAX_WEBSOCKETS_PER_ADDRESS": "the maximum is half of KB_MAX_CONNECTIONS_PER_ADDRESS",
     }
     engine_url: Annotated[
@@ -126,8 +125,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "KB_MAX_CONNECTIONS",
-            "maximum number of open connections per worker, half of them WebSockets; reduced to the limit on "
-            "open files",
+            "maximum number of open connections per worker; reduced to the limit on open files",
         ),
         msgspec.Meta(ge=1),
     ] = CONNECTIONS
@@ -140,6 +138,14 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=1),
     ] = 512
+    max_websockets: Annotated[
+        int,
+        Setting(
+            "KB_MAX_WEBSOCKETS",
+            "maximum number of open WebSockets per worker, at most half of its connections; 0: none",
+        ),
+        msgspec.Meta(ge=0),
+    ] = 2048
     fast_path: Annotated[
         bool,
         Setting("KB_FAST_PATH", "answer plain tool calls on a fast path that bypasses the MCP SDK's kernel"),

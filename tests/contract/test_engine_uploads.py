@@ -49,6 +49,9 @@ async def test_a_file_over_the_limit_is_refused(start: Start, tmp_path: Path) ->
     for size in (1001, 10_000_000):
         response = await post(kb, file_part(b"x" * size) + END)
         assert "1000" in problem(response, "payload_too_large")["detail"]
+    declared = "Content-Type: text/plain; charset=windows-1252\r\n"
+    grown = part('form-data; name="file"; filename="a.txt"', "€".encode("cp1252") * 900, header=declared)
+    problem(await post(kb, grown + END), "payload_too_large")  # 2,700 bytes in UTF-8
     assert spooled(tmp_path) == []
 
 

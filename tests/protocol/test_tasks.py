@@ -135,7 +135,7 @@ async def test_a_task_that_has_ended_tells_what_the_call_would_have(
     assert waited.keys() == content.keys()
 
 
-async def test_the_connection_of_the_call_hears_of_its_task_until_the_end(
+async def test_the_connection_of_a_call_is_notified_of_its_task_until_the_end(
     served: Served, engine: SimulatedEngine, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_aiohttp.protocol.tasks._REPORT_SECONDS", SILENCE)
@@ -146,27 +146,27 @@ async def test_the_connection_of_the_call_hears_of_its_task_until_the_end(
     message = as_task(note())
     message["params"]["_meta"] = {"progressToken": "p1"}
     task_id = (await wire.ask(message))["result"]["task"]["taskId"]
-    told: dict[str, list[dict[str, Any]]] = {STATUS: [], PROGRESS: []}
+    sent: dict[str, list[dict[str, Any]]] = {STATUS: [], PROGRESS: []}
     engine.namespace.clock.advance(600)
-    while not told[STATUS] or told[STATUS][-1]["status"] == "working":
+    while not sent[STATUS] or sent[STATUS][-1]["status"] == "working":
         received = await wire.receive()
-        told[received["method"]].append(received["params"])
+        sent[received["method"]].append(received["params"])
         engine.namespace.clock.advance(300)
-    assert {each["taskId"] for each in told[STATUS]} == {task_id}
-    assert {each["status"] for each in told[STATUS]} == {"working", "completed"}
-    assert all(each["ttl"] is None and each["lastUpdatedAt"] for each in told[STATUS])
-    reached = [each["progress"] for each in told[PROGRESS]]
+    assert {each["taskId"] for each in sent[STATUS]} == {task_id}
+    assert {each["status"] for each in sent[STATUS]} == {"working", "completed"}
+    assert all(each["ttl"] is None and each["lastUpdatedAt"] for each in sent[STATUS])
+    reached = [each["progress"] for each in sent[PROGRESS]]
     assert reached == sorted(set(reached))
     assert reached[-1] == 1.0
-    assert {each["progressToken"] for each in told[PROGRESS]} == {"p1"}
+    assert {each["progressToken"] for each in sent[PROGRESS]} == {"p1"}
     assert (await wire.ask(request("ping")))["id"] == "1", "nothing comes after the end"
     assert (await other.ask(request("ping")))["id"] == "1"
 
 
-async def test_a_connection_that_ends_is_no_longer_followed_for(
+async def test_the_tasks_of_a_closed_connection_are_no_longer_polled(
     served: Served, engine: SimulatedEngine, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_aiohttp.protocol.tasks._REPORT_SECONDS", SILENCE)
+    monkeypatch.setattr("mcp_aiohttp.protocol.tasks._FOLLOW_SECONDS", SILENCE)
     monkeypatch.setattr("mcp_aiohttp.protocol.tasks.MOST_FOLLOWED", 1)
     engine.state.policy = Stuck()
     wire = await connect(served, path=PATH)
@@ -183,6 +183,20 @@ async def test_a_connection_that_ends_is_no_longer_followed_for(
         return seen[-1:] * 12 == seen[-12:]
 
     await eventually_async(at_rest, bool, what="no further look at the jobs")
+
+
+async def test_a_fault_of_the_engine_does_not_end_the_notifications_of_a_task(
+    served: Served, engine: SimulatedEngine, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_aiohttp.protocol.tasks._FOLLOW_SECONDS", SILENCE)
+    engine.state.policy = AfterTime(seconds=1_000)
+    wire = await connect(served, path=PATH)
+    await wire.greet(LATEST_HANDSHAKE)
+    engine.arm("internal_error", "getJob", times=4)  # more than the number of attempts of the client
+    await wire.ask(as_task(note()))
+    engine.namespace.clock.advance(2_000)
+    while (await wire.receive())["params"]["status"] != "completed":
+        pass
 
 
 @pytest.mark.parametrize("as_result", [True, False])

@@ -52,7 +52,7 @@ async def _until_none_is_left(kind: type) -> None:
 
 
 async def test_websockets_past_the_bound_are_refused_on_all_endpoints(serve: Serve, connect: Connect) -> None:
-    served = await serve(settings={"max_connections": 4})
+    served = await serve(settings={"max_websockets": 2})
     first, _ = [await connect(served, path) for path in ("/mcp", "/mcp/fake")]
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await connect(served)

@@ -30,7 +30,7 @@ GENERATED = ("docs/settings.md", "docs/licences.md", "examples/documents")
 RELATIVE = re.compile(
     r"\b(what(ever)?|the (thing|one)s? (that|which)|(any|every|some)thing (that|which)|that which)\b", re.I
 )
-"""Clauses in place of a noun, and the usual ways around the word "what"."""
+"""Relative clauses in place of a noun, also in longer forms."""
 PRONOUNS = re.compile(
     r"\b((?i:who(ever|m|se)?|whichever|(no|some|any|every)body|those|others|else)|none|None of)\b"
 )

@@ -109,10 +109,7 @@ def build_app(
     )
     admission.install(app)
     app[LIMITS] = ConnectionLimits(
-        settings.max_connections,
-        settings.max_connections_per_address,
-        HEADER_SECONDS,
-        **bounded,
+        settings.max_connections, settings.max_connections_per_address, HEADER_SECONDS, **bounded
     )
     app.router.add_routes(routes)
     if settings.enable_metrics:
@@ -138,7 +135,7 @@ def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: 
         trusted_proxies=settings.trusted_proxies,
         sockets=replace(
             options.sockets,
-            open=settings.max_connections // 2,
+            open=min(settings.max_websockets, settings.max_connections // 2),
             per_address=(settings.max_connections_per_address + 1) // 2,  # at least one
             owner_of=owner_of,
         ),

@@ -170,6 +170,24 @@ def _is_temporary(refused: MCPError | Refusal) -> bool:
     return error.code != INVALID_PARAMS and not forbidden
 
 
+class _Reported:
+    """The progress of a task that was reported last; the protocol wants it to increase each time."""
+
+    def __init__(self) -> None:
+        self._progress, self._message = -1.0, ""
+
+    def next(self, task: TaskState) -> float | None:
+        """Return the progress to report now, or None if there is nothing to report."""
+        if task.status not in ("working", "completed"):
+            return None
+        progress = 1.0 if task.status == "completed" else task.progress
+        if progress <= self._progress and task.message == self._message:
+            return None
+        self._progress = min(1.0, max(progress, self._progress + _LEAST_PROGRESS))
+        self._message = task.message
+        return self._progress
+
+
 class ServedTasks:
     """The tasks of one server."""
 
@@ -209,7 +227,7 @@ class ServedTasks:
         """Send each change of the task until it has ended, or its caller has lost access."""
         token = progress_token_from_params(context.params)
         seconds = _FOLLOW_SECONDS if token is None else _REPORT_SECONDS
-        status, reached, message = "working", -1.0, ""
+        reported, status, message = _Reported(), "working", ""
         try:
             while status == "working":
                 try:
@@ -220,11 +238,8 @@ class ServedTasks:
                     await asyncio.sleep(_FOLLOW_SECONDS)
                     continue
                 changed = (task.status, task.message) != (status, message)
-                if token is not None and task.status in ("working", "completed"):
-                    progress = 1.0 if task.status == "completed" else task.progress
-                    if changed or progress > reached:
-                        reached = min(1.0, max(progress, reached + _LEAST_PROGRESS))
-                        await context.session.send_progress_notification(token, reached, 1.0, task.message)
+                if token is not None and (progress := reported.next(task)) is not None:
+                    await context.session.send_progress_notification(token, progress, 1.0, task.message)
                 status, message = task.status, task.message
                 if changed:
                     params = types.TaskStatusNotificationParams.model_validate(_of_2025(task))
@@ -259,17 +274,16 @@ class ServedTasks:
             raise _no_method(context)
         reports = bool({"progressToken", "progress_token"} & set(context.meta or ()))
         seconds = _REPORT_SECONDS if reports else _LOOK_SECONDS
-        waited, reached, message = 0.0, -1.0, ""
-        while not (task := await self._source.state(context, params.task_id, seconds)).has_ended:
-            if reports and (task.progress > reached or task.message != message):
-                reached, message = max(task.progress, reached + _LEAST_PROGRESS), task.message
-                await context.session.report_progress(reached, 1.0, message)
+        reported, waited, has_ended = _Reported(), 0.0, False
+        while not has_ended:
+            task = await self._source.state(context, params.task_id, seconds)
+            if reports and (progress := reported.next(task)) is not None:
+                await context.session.report_progress(progress, 1.0, task.message)
+            has_ended = task.has_ended
             waited += seconds
-            if waited >= RESULT_SECONDS:
+            if waited >= RESULT_SECONDS and not has_ended:
                 words = f"The task has not ended within {RESULT_SECONDS:.0f} s. Ask again."
                 raise MCPError(SERVER_ERROR, words, {"error_type": "task_not_ended"})
-        if reports and task.status == "completed":
-            await context.session.report_progress(1.0, 1.0, task.message)
         result = await self._source.result(context, params.task_id)
         meta = {**result.get("_meta", {}), _RELATED: {"taskId": params.task_id}}
         return {**result, "_meta": meta}

@@ -94,7 +94,7 @@ def _end_of_phrase(query: str, at: int) -> int | None:
 
 
 def _take_words_out(rest: list[str], asked: Asked) -> None:
-    """Move the words after a minus to `unwanted`; a query that looks like a command line has none."""
+    """Move the words after a minus to `unwanted`; in a command line there are none."""
     parts = [part.split() for part in rest[::2]]
     dashed = [word for part in parts for word in part if re.match(r"-+[^\W\d_]", word)]
     out = {word for word in dashed if re.fullmatch(r"-[^\W\d_][^\W_]{2,}[.,;:!?)]*", word)}

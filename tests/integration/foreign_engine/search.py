@@ -111,7 +111,7 @@ class Search:
         return {"total": total, "weak": weak}, best
 
     def _raised(self, found: list[Scored], liked: Asked) -> list[Scored]:
-        """The hits, those with the phrases nearer to 1."""
+        """Return the hits; the score of a hit with the phrases is nearer to 1."""
         raised = []
         for score, row, explained in found:
             held = liked.held(

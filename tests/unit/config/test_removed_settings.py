@@ -29,9 +29,10 @@ def test_every_removed_name_that_is_set_is_reported_with_its_replacement(kind: t
 
 def test_a_removed_name_is_reported_from_the_file_and_only_if_it_is_set(tmp_path: Path) -> None:
     file = tmp_path / "kb.toml"
-    file.write_text("KB_MAX_WEBSOCKETS = 12\n")
+    file.write_text("KB_MAX_WEBSOCKETS_PER_ADDRESS = 12\n")
     (warning,) = ServerSettings.read({"KB_HEADER_TIMEOUT": ""}, file=file).removal_warnings()
-    assert "KB_MAX_WEBSOCKETS has no effect any more: the maximum is half of KB_MAX_CONNECTIONS" in warning
+    half = "the maximum is half of KB_MAX_CONNECTIONS_PER_ADDRESS"
+    assert f"KB_MAX_WEBSOCKETS_PER_ADDRESS has no effect any more: {half}" in warning
 
 
 def test_no_removed_name_is_a_setting() -> None:

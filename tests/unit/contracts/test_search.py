@@ -21,6 +21,8 @@ from kb_contracts.semantics.search import (
     first_collections,
     longest_prefix,
     mode_of,
+    query_of,
+    relaxed,
     source_types,
     vector_result,
     within_budget,
@@ -241,3 +243,17 @@ def test_a_document_without_a_source_type_is_manual() -> None:
         ("web",),
         ("manual", None),
     )
+
+
+@pytest.mark.parametrize(
+    ("members", "follow"), [({}, True), ({"min_score": 0.2}, False), ({"strict": True}, False)]
+)
+def test_passages_without_the_phrase_follow_unless_scores_or_phrases_bound_the_answer(
+    members: dict[str, Any], follow: bool
+) -> None:
+    request = SearchRequest(query='"granite quarry" -slate', **members)
+    others = relaxed(query_of(request), request)
+    assert (others is not None) is follow
+    if others is not None:
+        assert others.wording is not None
+        assert (others.wording.phrases, others.wording.excluded) == ((), ("slate",))

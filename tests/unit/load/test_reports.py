@@ -232,7 +232,7 @@ def run(complaints: list[str]) -> Run:
 
 @pytest.mark.process
 def test_the_clean_up_phase_is_marked_in_every_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what comes after the load."""
+    """It follows the load."""
     marked: list[tuple[str, float, float]] = []
     monkeypatch.setattr(Sheet, "mark", lambda _sheet, *phase: marked.append(phase))
     samples = [Sample(seconds=at, name="server", resident_mib=80, cpu=0.2, sockets=4) for at in (0, 9, 14)]

@@ -291,7 +291,7 @@ def test_html_is_not_read_if_it_only_adds_to_the_plain_text() -> None:
     assert "marble" not in text(HEAD + both)
 
 
-def test_a_mail_whose_html_replaces_its_plain_text_says_so() -> None:
+def test_a_mail_read_from_its_html_has_a_remark() -> None:
     found = read_mail(HEAD + multipart("alternative", PLAIN % b"stone1", HTML % WORDS))
     assert found.remark == "Its HTML was read instead of its plain text, which has far fewer words."
 

@@ -69,7 +69,7 @@ MANIFEST = '<m><file-entry><encryption-data checksum="x"/></file-entry></m>'
         (odf("text", "<text:p>" * 2_000), "extraction_failed", "deep"),
     ],
 )
-def test_an_odt_that_cannot_be_read_says_why(data: bytes, code: str, word: str) -> None:
+def test_a_damaged_or_locked_odt_is_refused_with_its_reason(data: bytes, code: str, word: str) -> None:
     failed = refused(data)
     assert (failed.code, word in failed.message) == (code, True), failed.message
 

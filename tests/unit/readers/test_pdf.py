@@ -419,6 +419,7 @@ ROMAN = ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"]
         ("Pump Inspection Manual", "Page {number} of 10"),
         ("Pump Inspection Manual", "{roman}"),
         ("Pump Inspection Manual {roman}", "Seite {number} von 10"),
+        (f"{'1' * 60} Pump Inspection Manual", "{number}"),  # a long number, as of a bar code
     ],
 )
 def test_running_heads_stand_once_and_page_numbers_not_at_all(head: str, foot: str) -> None:

@@ -60,7 +60,7 @@ async def test_changes_of_several_at_once_come_one_after_the_other(server: Qdran
         assert await indexes[1].stats() == IndexStats(1, 1, 7)
 
 
-async def test_an_index_of_an_earlier_analyser_is_made_anew(
+async def test_an_index_of_an_earlier_analyser_is_rebuilt(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:

@@ -362,7 +362,7 @@ async def test_where_nothing_holds_a_phrase_the_hint_says_so(tools: ToolCaller) 
     assert "quotation" not in (await tools.ok("kb_search", query='well-known 5" pipe'))["hint"]
 
 
-async def test_results_without_a_phrase_are_marked_and_the_hint_says_so(
+async def test_results_without_a_phrase_are_marked_and_named_in_the_hint(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     await tools.ok("kb_addnote", text="granite quarry")

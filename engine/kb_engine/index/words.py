@@ -46,7 +46,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, pairwise
 from typing import NamedTuple, TypeAlias, cast
@@ -222,24 +222,30 @@ class Analyser:
             if _NUMBERED.fullmatch(one):
                 number = one.partition("-")[2]
                 joined[number] = joined.get(number, ()) + self._forms(one.replace("-", ""), stemmed)
-        found = self._tokens_and_words(query, languages)
         # In capitals they are names or operators: IT, WHO, AND.
         written = [] if query.isupper() else _CAPITALS.findall(query)
         dropped = _function_words().difference(map(str.lower, written))
-        content = [(token, word) for token, word in found if token not in dropped]
-        words = [(*word, *joined.get(token, ())) for token, word in content or found]
-        return [*words, *whole[:MAX_IDENTIFIERS]]
+        found = self._tokens_and_words(query, languages, dropped)
+        return [*((*word, *joined.get(token, ())) for token, word in found), *whole[:MAX_IDENTIFIERS]]
 
-    def _tokens_and_words(self, query: str, languages: Sequence[str]) -> list[tuple[str, Word]]:
-        """Return the words of a query, each with its token in lower case; "" for pairs of letters."""
+    def _tokens_and_words(
+        self, query: str, languages: Sequence[str], dropped: Container[str] = ()
+    ) -> list[tuple[str, Word]]:
+        """Return the words of a query, each with its token in lower case; "" for pairs of letters. Tokens in
+        `dropped` are left out while other words remain.
+        """
         stemmed = _stemmed(languages)
         unspaced = any(language in UNSPACED for language in languages)
         query = plain(query).replace("\0", " ")
         runs = _UNSPACED_RUN if unspaced else _CJK_RUN
         spaced = self._tokens(runs.sub(" ", query), apsw.FTS5_TOKENIZE_QUERY, self._with_marks)
-        forms = {token: self._forms(token, stemmed) for token in dict.fromkeys(spaced)}
-        words = [(token, forms[token]) for token in spaced]
-        for run in runs.findall(query):
+        unbroken = runs.findall(query)
+        content = [token for token in spaced if token not in dropped]
+        if not content and not unbroken:
+            content = spaced
+        forms = {token: self._forms(token, stemmed) for token in dict.fromkeys(content)}
+        words = [(token, forms[token]) for token in content]
+        for run in unbroken:
             words += (("", pair) for pair in self._pairs(run))
         known = set(islice(dict.fromkeys(word for _, word in words if word), MAX_PHRASES))
         return [(token, word) for token, word in words if word in known]
@@ -263,9 +269,10 @@ class Analyser:
             stems += _stem(_TURKISH, [first + token[1:], token.replace("ı", "i")])
         is_digest = len(token) > _DIGEST_START and _DIGEST.fullmatch(token)
         start = self._forms(token[:_DIGEST_START], languages) if is_digest else ()
-        # Indexes of earlier analysers have accents in their terms.
-        forms = [*map(_without_accents, [*plain, *stems]), *plain, *stems, *start]
-        return tuple(dict.fromkeys(map(_bounded, forms))) if plain else ()
+        forms = [*plain, *stems]
+        if not "".join(forms).isascii():  # indexes of earlier analysers have accents in their terms
+            forms = [*map(_without_accents, forms), *forms]
+        return tuple(dict.fromkeys(map(_bounded, [*forms, *start]))) if plain else ()
 
     def _pairs(self, run: str) -> list[Word]:
         """Return the pairs of adjacent letters in a run. The first pair also has the form of the run in

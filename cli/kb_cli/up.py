@@ -33,7 +33,7 @@ from kb_server.settings import ServerSettings
 from kb_server.toolsets import EXTRA, EXTRA_USE, checked_names
 
 if TYPE_CHECKING:
-    from kb_contracts.http.direct import DirectCalls
+    from kb_http.direct import DirectCalls
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _WELL_SECONDS = 60.0

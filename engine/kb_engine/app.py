@@ -13,13 +13,6 @@ import logging
 from aiohttp import web
 
 from kb_contracts.access.keys import KeyRing
-from kb_contracts.http.direct import DirectCalls
-from kb_contracts.http.documents import add_documents
-from kb_contracts.http.mount import (
-    build_application,
-    engine_admission,
-    handlers_of,
-)
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.api.auditing import audit_into
 from kb_engine.api.documents import DocumentsApi, JobsApi
@@ -30,6 +23,13 @@ from kb_engine.composition import assemble, audit_log_of, embedder_of, keys_of
 from kb_engine.ingest.workers import StoreEventHandler
 from kb_engine.settings import EngineSettings
 from kb_engine.store.repository import jobs
+from kb_http.direct import DirectCalls
+from kb_http.documents import add_documents
+from kb_http.mount import (
+    build_application,
+    engine_admission,
+    handlers_of,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -15,21 +15,6 @@ from aiohttp.abc import AbstractAccessLogger
 
 from kb_config.rendezvous import Lock, Rendezvous
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
-from kb_contracts.http.certificate import Certificate, CertificateUnusable
-from kb_contracts.http.connections import (
-    CONNECTIONS,
-    ConnectionLimits,
-    ConnectionTable,
-    connection_log,
-    connections_within_descriptors,
-    is_loopback,
-    listen,
-)
-from kb_contracts.http.mount import (
-    HEADER_BYTES,
-    REQUEST_LINE_BYTES,
-)
 from kb_engine.api.engine import Engine
 from kb_engine.app import ENGINE, KEYS, create_app
 from kb_engine.settings import EngineSettings
@@ -39,6 +24,21 @@ from kb_engine.start_errors import (
     PortInUse,
 )
 from kb_engine.store.repository.state import counts
+from kb_http.admission import LINGER_SECONDS, stop_listening
+from kb_http.certificate import Certificate, CertificateUnusable
+from kb_http.connections import (
+    CONNECTIONS,
+    ConnectionLimits,
+    ConnectionTable,
+    connection_log,
+    connections_within_descriptors,
+    is_loopback,
+    listen,
+)
+from kb_http.mount import (
+    HEADER_BYTES,
+    REQUEST_LINE_BYTES,
+)
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")

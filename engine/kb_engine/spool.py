@@ -27,7 +27,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class SpoolFile(Protocol):
-    """A file that is being received; a sink for `kb_contracts.http.multipart`."""
+    """A file that is being received; a sink for `kb_http.multipart`."""
 
     async def write(self, data: bytes) -> None:
         """Append bytes. Raises `storage_full`."""

@@ -36,7 +36,7 @@ import psutil
 
 from bench import Option
 from bench.runner import ARGUMENTS, KEY, Report, RunningServer, kb_serve, stub_engine
-from kb_contracts.http.connections import connections_within_descriptors
+from kb_http.connections import connections_within_descriptors
 from kb_load.messages import MODERN, tool_call
 from kb_load.processes import LOOPBACK
 from kb_load.report import percentile

@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from kb_config.logs import configure_logging
-from kb_contracts.http.certificate import Certificate, CertificateUnusable
-from kb_contracts.http.connections import connections_within_descriptors
-from kb_contracts.http.direct import DirectCalls
+from kb_http.certificate import Certificate, CertificateUnusable
+from kb_http.connections import connections_within_descriptors
+from kb_http.direct import DirectCalls
 from kb_server.hosting.http import build_app
 from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount

@@ -22,7 +22,7 @@ from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from kb_contracts.http.direct import DirectCalls
+    from kb_http.direct import DirectCalls
     from kb_server.access.grants import Callers
     from kb_server.access.oauth import TokenVerifier
     from kb_server.engine_client.client import HttpEngine

@@ -15,8 +15,8 @@ from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
 from kb_config.shared import DEFAULT_UPLOAD_BYTES, HEADER_TIMEOUT, Keys, LogLevel, keys_file
 from kb_contracts.access.reach import Right
-from kb_contracts.http.certificate import CertificateUnusable, trusting
-from kb_contracts.http.connections import CONNECTIONS
+from kb_http.certificate import CertificateUnusable, trusting
+from kb_http.connections import CONNECTIONS
 
 RAGLER = "ragler"
 OAUTH_SCOPES = (

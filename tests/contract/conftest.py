@@ -14,9 +14,9 @@ import httpx
 import pytest
 from aiohttp import web
 
-from kb_contracts.http.mount import REQUEST_LINE_BYTES
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
+from kb_http.mount import REQUEST_LINE_BYTES
 from kb_verify.files import MULTIPART
 from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY

@@ -25,7 +25,7 @@ from kb_cli.verify import Verdict
 from kb_config.installing import install_command
 from kb_contracts.api import ragler as r
 from kb_contracts.api.operations import OPERATIONS, ApiSurface, of_surface
-from kb_contracts.http.mount import build_application
+from kb_http.mount import build_application
 from kb_simulator.harness import app
 from kb_verify import Outcome, Results, Status, Target, run
 from kb_verify.report import html

@@ -7,9 +7,9 @@ from typing import Any
 from unittest.mock import patch
 
 from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, access_from
-from kb_contracts.http import callers, mount
-from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import cursors
+from kb_http import callers, mount
+from kb_http.mount import Handler, Incoming
 from kb_simulator.engine import collections, documents, handlers, sources, state, view
 from kb_simulator.engine.jobs import JobRecord
 from tests.mutation.breaking import Break, Mutant, around, asked, mutant, replaced

@@ -12,12 +12,12 @@ from msgspec import UNSET
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import callers, downloads, mount, multipart
 from kb_contracts.semantics import citations, cursors, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
+from kb_http import callers, downloads, mount, multipart
 from kb_simulator.engine import (
     arrivals,
     commits,

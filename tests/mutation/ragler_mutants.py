@@ -15,10 +15,10 @@ from kb_contracts.access.reach import RIGHTS
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import callers, mount
-from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.semantics import search as search_rules
 from kb_contracts.semantics.requests import RateWindows
+from kb_http import callers, mount
+from kb_http.mount import Handler, Incoming
 from kb_simulator.engine import collections, search
 from kb_simulator.engine.collections import Description
 from kb_simulator.engine.handlers import CURRENT

@@ -247,6 +247,6 @@ async def test_what_is_no_http_is_one_line_in_the_log(
     served = await serve(settings={"api_key": KEY})
     with caplog.at_level("INFO"):
         assert (await raw(served.port, data)).startswith(b"HTTP/1.0 400 ")
-    told = [record for record in caplog.records if record.name == "kb_contracts.http.connections"]
+    told = [record for record in caplog.records if record.name == "kb_http.connections"]
     assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)]
     assert "Traceback" not in caplog.text

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from websockets.asyncio.client import connect
 
-from kb_contracts.http.certificate import trusting
+from kb_http.certificate import trusting
 from kb_load.processes import free_port
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from websockets.asyncio.client import connect
 
 from kb_cli.output import Exit
-from kb_contracts.http.certificate import trusting
+from kb_http.certificate import trusting
 from tests.support.certificates import Pair, write_pair
 from tests.support.commands import ended
 from tests.support.eventually import eventually

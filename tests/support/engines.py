@@ -13,9 +13,9 @@ from typing import Any
 
 from aiohttp import web
 
-from kb_contracts.http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
+from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support.patience import SILENCE, START_SECONDS
 

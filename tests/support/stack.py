@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from kb_contracts.http.certificate import trusting
+from kb_http.certificate import trusting
 from kb_load.processes import Leash, clean_environment
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS

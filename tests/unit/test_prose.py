@@ -18,7 +18,7 @@ from tests.support.stack import ROOT
 
 MAX_RELATIVE, MAX_PRONOUNS = 3.0, 6.0
 PARTS = (
-    *("contracts/kb_contracts", "contracts/kb_config", "contracts/kb_verify"),
+    *("contracts/kb_contracts", "contracts/kb_http", "contracts/kb_config", "contracts/kb_verify"),
     *("server/mcp_aiohttp", "server/kb_server", "engine/kb_engine", "engine/kb_readers"),
     *("simulator", "cli", "load", "deploy", "examples", "skills", "docs"),
     *("tests/unit", "tests/protocol", "tests/integration", "tests/support", "tests"),

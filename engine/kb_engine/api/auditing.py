@@ -11,7 +11,7 @@ from kb_config.audit import AuditLog
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.ragler import USER_ID
-from kb_contracts.http.mount import Audit, Audited
+from kb_http.mount import Audit, Audited
 
 REQUEST_ID = "X-Request-ID"
 """Header with the id of the server's request that caused this one."""

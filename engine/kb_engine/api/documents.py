@@ -16,8 +16,6 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
-from kb_contracts.http.mount import Incoming
-from kb_contracts.http.multipart import ReceivedFile, SentFile, receive_file
 from kb_contracts.semantics.access import check_submission
 from kb_contracts.semantics.documents import (
     check_confirmed,
@@ -38,6 +36,8 @@ from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob, Query
 from kb_engine.store.repository import content, documents, feedback, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
+from kb_http.mount import Incoming
+from kb_http.multipart import ReceivedFile, SentFile, receive_file
 from kb_readers.failures import ExtractionFailed
 from kb_readers.readers import format_of
 

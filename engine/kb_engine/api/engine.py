@@ -15,8 +15,6 @@ from msgspec import UNSET, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
-from kb_contracts.http.mount import Incoming
-from kb_contracts.http.multipart import ReceivedFile
 from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.care.scan import Scan
 from kb_engine.encoder import Encoder
@@ -29,6 +27,8 @@ from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
 from kb_engine.store.repository import jobs, state
 from kb_engine.store.store import Store
+from kb_http.mount import Incoming
+from kb_http.multipart import ReceivedFile
 from kb_readers.failures import no_sandbox
 from kb_readers.probe import sandbox_info
 

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
-from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
@@ -44,6 +43,7 @@ from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
 from kb_engine.store.store import Store, utc_now
+from kb_http.mount import Incoming
 
 _LOST = "{} passages have no vector and were left out. kb check --repair makes the vectors anew."
 

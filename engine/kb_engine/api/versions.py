@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kb_contracts.api import models as m
-from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.documents import document_key
 from kb_engine.api.documents import caller_of
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.store.repository import arrivals, versions
+from kb_http.mount import Incoming
 
 
 class VersionsApi:

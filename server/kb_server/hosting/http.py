@@ -16,9 +16,9 @@ from functools import partial
 
 from aiohttp import hdrs, web
 
-from kb_contracts.http.admission import LINGER_SECONDS, RETRY_SECONDS, Admission, stop_listening
-from kb_contracts.http.certificate import Certificate
-from kb_contracts.http.connections import (
+from kb_http.admission import LINGER_SECONDS, RETRY_SECONDS, Admission, stop_listening
+from kb_http.certificate import Certificate
+from kb_http.connections import (
     HEADER_SECONDS,
     ConnectionLimits,
     ConnectionTable,

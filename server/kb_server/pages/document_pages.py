@@ -25,7 +25,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
     NoteQuery,
 )
-from kb_contracts.http.downloads import SAFE_HEADERS, file_response
+from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
 from kb_server.collection_tags import tag_of, tags_for_search
 from kb_server.engine_client.errors import EngineFault, Refused

@@ -23,8 +23,6 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import AnyOperation, NoQuery
-from kb_contracts.http.mount import Handler, Incoming, body_too_large, handlers_of
-from kb_contracts.http.multipart import ReceivedFile, receive_file
 from kb_contracts.semantics.access import check_submission, check_whole
 from kb_contracts.semantics.documents import (
     check_confirmed,
@@ -36,6 +34,8 @@ from kb_contracts.semantics.documents import (
     document_key,
 )
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
+from kb_http.mount import Handler, Incoming, body_too_large, handlers_of
+from kb_http.multipart import ReceivedFile, receive_file
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import DEFAULT_LIMITS, Extraction
 from kb_readers.probe import sandbox_info

@@ -28,8 +28,8 @@ from kb_contracts.access.reach import ACCESS, Reach
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
-from kb_contracts.http.callers import check_origin, check_unrepeated
-from kb_contracts.http.connections import (
+from kb_http.callers import check_origin, check_unrepeated
+from kb_http.connections import (
     CONNECTIONS,
     ConnectionLimits,
     ConnectionTable,
@@ -38,7 +38,7 @@ from kb_contracts.http.connections import (
     connections_within_descriptors,
     listen,
 )
-from kb_contracts.http.mount import (
+from kb_http.mount import (
     HEADER_BYTES,
     REQUEST_LINE_BYTES,
     build_application,

@@ -22,7 +22,7 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import BY_ID, DocumentsQuery
-from kb_contracts.http.decoding import misfit
+from kb_http.decoding import misfit
 from kb_simulator.determinism import ClockMode, rfc3339
 from kb_simulator.harness.control import ENDPOINTS, Call, Endpoint
 from kb_simulator.harness.faults import CATALOGUE

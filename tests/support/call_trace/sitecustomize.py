@@ -13,7 +13,15 @@ import time
 from pathlib import Path
 from types import FrameType
 
-PACKAGES = ("/kb_contracts/", "/kb_config/", "/kb_engine/", "/kb_readers/", "/kb_server/", "/mcp_aiohttp/")
+PACKAGES = (
+    "/kb_contracts/",
+    "/kb_http/",
+    "/kb_config/",
+    "/kb_engine/",
+    "/kb_readers/",
+    "/kb_server/",
+    "/mcp_aiohttp/",
+)
 RESUMED = 0x20 | 0x80 | 0x200  # generators and coroutines: the profiler sees each step as a call
 OWN_SCOPES = {"<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>"}
 

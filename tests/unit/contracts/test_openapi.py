@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import OPERATIONS, SEARCH, AnyOperation
-from kb_contracts.http.mount import JSON_BODY_BYTES, Incoming, build_application
 from kb_contracts.openapi import document, possible_errors
+from kb_http.mount import JSON_BODY_BYTES, Incoming, build_application
 
 KEY = "secret"
 DOCUMENT = document()

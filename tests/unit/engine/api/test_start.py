@@ -139,7 +139,7 @@ async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.L
         writer.write(b"GET /readyz HTTP/1.1\r\nX: \x00\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.0 400 ")
     writer.close()
-    told = [record for record in caplog.records if record.name == "kb_contracts.http.connections"]
+    told = [record for record in caplog.records if record.name == "kb_http.connections"]
     assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)]
     assert "Traceback" not in caplog.text
 

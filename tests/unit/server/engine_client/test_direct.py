@@ -32,11 +32,11 @@ from kb_contracts.api.operations import (
     TagsQuery,
 )
 from kb_contracts.api.ragler import LIMITS, VectorSearchRequest
-from kb_contracts.http.direct import DirectCalls
-from kb_contracts.http.mount import Incoming, build_application
 from kb_engine.app import CALLS
 from kb_engine.serving import running
 from kb_engine.settings import EngineSettings
+from kb_http.direct import DirectCalls
+from kb_http.mount import Incoming, build_application
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.direct import DirectExchange
 from kb_server.engine_client.errors import (
@@ -359,7 +359,7 @@ async def test_an_upload_may_take_longer_than_the_silence_while_it_moves(
 
 
 async def test_an_engine_that_stops_lets_calls_end_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kb_contracts.http.direct._ENDING_SECONDS", 0.01)
+    monkeypatch.setattr("kb_http.direct._ENDING_SECONDS", 0.01)
     slow = Slow()
     app = build_application({each.id: slow.handle for each in OPERATIONS})
     calls = DirectCalls(app)

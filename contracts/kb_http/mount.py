@@ -31,9 +31,10 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import LIMITS, MAX_USER_CHARS, USER_ID
-from kb_contracts.http import documents
-from kb_contracts.http.admission import RETRY_SECONDS, Admission
-from kb_contracts.http.callers import (
+from kb_contracts.semantics.requests import KeysInUse, RateWindows
+from kb_http import documents
+from kb_http.admission import RETRY_SECONDS, Admission
+from kb_http.callers import (
     AccessOf,
     access_by_token,
     caller_header,
@@ -48,10 +49,9 @@ from kb_contracts.http.callers import (
     token_of,
     unauthorized,
 )
-from kb_contracts.http.decoding import convert_path, convert_query, decode_body
-from kb_contracts.http.downloads import file_response
-from kb_contracts.http.multipart import SentFile
-from kb_contracts.semantics.requests import KeysInUse, RateWindows
+from kb_http.decoding import convert_path, convert_query, decode_body
+from kb_http.downloads import file_response
+from kb_http.multipart import SentFile
 
 logger = logging.getLogger(__name__)
 

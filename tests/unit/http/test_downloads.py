@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api.content import FileContent
-from kb_contracts.http.downloads import content_disposition, file_response
+from kb_http.downloads import content_disposition, file_response
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from kb_contracts.http.admission import Admission
-from kb_contracts.http.certificate import Certificate, trusting
-from kb_contracts.http.connections import (
+from kb_http.admission import Admission
+from kb_http.certificate import Certificate, trusting
+from kb_http.connections import (
     ConnectionLimits,
     ConnectionTable,
     connection_log,
@@ -199,8 +199,8 @@ async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve, l
 async def test_the_oldest_half_open_connection_gives_way(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kb_contracts.http.connections.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("kb_contracts.http.connections._TURNS", 1)
+    monkeypatch.setattr("kb_http.connections.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("kb_http.connections._TURNS", 1)
     site = await serve(connections=4)
     idle = await site.connect()
     assert await idle.status_of() == 200
@@ -309,7 +309,7 @@ async def test_a_client_that_leaves_gives_its_place_back(serve: Serve) -> None:
 async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kb_contracts.http.connections._AT_ONCE", 3)
+    monkeypatch.setattr("kb_http.connections._AT_ONCE", 3)
     site = await serve()
     for peer in await site.busy(30):
         peer.close()
@@ -322,7 +322,7 @@ async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
 
 COUNTED = """
 import os, resource, sys
-from kb_contracts.http.connections import connections_within_descriptors
+from kb_http.connections import connections_within_descriptors
 for soft, hard, wanted in {cases}:
     if os.fork() == 0:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

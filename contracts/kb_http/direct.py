@@ -15,15 +15,15 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from kb_contracts.api.operations import AnyOperation
-from kb_contracts.http.decoding import decode_body
-from kb_contracts.http.mount import (
+from kb_http.decoding import decode_body
+from kb_http.mount import (
     ANSWERING,
     JSON_BODY_BYTES,
     Sent,
     body_too_large,
     failure_response,
 )
-from kb_contracts.http.multipart import SentFile
+from kb_http.multipart import SentFile
 
 _ENDING_SECONDS = 10.0
 """Maximum time that calls may take to end when the application stops, in seconds; the same as for

@@ -13,8 +13,8 @@ import yaml
 from openapi_spec_validator import validate
 
 from kb_contracts.api.operations import OPERATIONS
-from kb_contracts.http.documents import PATHS
 from kb_contracts.openapi import written
+from kb_http.documents import PATHS
 from tests.support import engines
 
 

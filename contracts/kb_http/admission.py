@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kb_contracts.http.connections import Connection, State
+from kb_http.connections import Connection, State
 
 RETRY_SECONDS = 5
 """Time after which a refused caller is asked to try again, in seconds."""

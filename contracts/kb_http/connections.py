@@ -7,7 +7,7 @@
    └───────────────────────── bytes of the next request ─────────────────┘
 ```
 
-This module works on connections, `kb_contracts.http.admission` on requests. aiohttp has a time-out for a
+This module works on connections, `kb_http.admission` on requests. aiohttp has a time-out for a
 connection that waits between requests, but no time-out for a header that never ends. The number of
 connections is bounded in total and for each address. When a bound is reached, a new connection takes the
 place of the connection that has been AWAITING longest, otherwise of the connection that has been IDLE
@@ -34,7 +34,7 @@ from enum import Enum, auto
 from ipaddress import IPv6Address, ip_address
 from typing import Any, cast
 
-from kb_contracts.http.certificate import Certificate
+from kb_http.certificate import Certificate
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class ConnectionTable:
     """Creates the protocols of new connections, and closes connections beyond the limits.
 
     `awaiting`, `idle` and `surplus` are in the order in which connections entered that state. A request moves
-    its connection itself: `kb_contracts.http.admission`.
+    its connection itself: `kb_http.admission`.
     """
 
     def __init__(

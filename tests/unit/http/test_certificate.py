@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from kb_contracts.http.certificate import Certificate, CertificateUnusable, trusting
+from kb_http.certificate import Certificate, CertificateUnusable, trusting
 from tests.support.certificates import Pair, write_pair
 
 

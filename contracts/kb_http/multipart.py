@@ -20,8 +20,8 @@ from aiohttp.web_protocol import RequestPayloadError
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import format_of
 from kb_contracts.api.models import FileFields
-from kb_contracts.http.decoding import misfit
 from kb_contracts.semantics.encodings import ToUtf8, codec_of
+from kb_http.decoding import misfit
 
 _FIELD_BYTES = 262_144
 _FILENAME_CHARS = 255

@@ -12,8 +12,8 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import NoteRequest, SearchRequest
 from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, Method, of_surface
 from kb_contracts.api.ragler import LIMITS, VectorSearchRequest
-from kb_contracts.http.decoding import convert_path, decode_body
-from kb_contracts.http.mount import problem_response
+from kb_http.decoding import convert_path, decode_body
+from kb_http.mount import problem_response
 
 
 @pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])

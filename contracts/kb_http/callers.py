@@ -26,7 +26,7 @@ from kb_contracts.access.reach import ACCESS, EVERYTHING, Access, Reach, Right, 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import AnyOperation
 from kb_contracts.api.ragler import MAX_ROLE_CHARS, SERVICE, USER_ROLE, may_change
-from kb_contracts.http.connections import is_loopback
+from kb_http.connections import is_loopback
 
 AccessOf = Callable[[str], Access | None]
 """Returns the access of a token, or of no token (the empty string); None: the token is unknown."""

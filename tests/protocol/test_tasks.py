@@ -14,8 +14,8 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_simulator import AfterTime, FailAt, Stuck
-from tests.protocol.conftest import Serve, Served
-from tests.protocol.sockets import Connect
+from tests.protocol.conftest import Serve, Served, Start, stdio_environment
+from tests.protocol.sockets import INITIALIZED, Connect
 from tests.protocol.sockets import connect as connect
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import (
@@ -342,12 +342,63 @@ async def test_a_failure_of_the_work_is_a_result(
     assert (state["status"], state["result"]["isError"]) == ("completed", True)
 
 
+def listen(*task_ids: Any) -> dict[str, Any]:
+    return request("subscriptions/listen", {"notifications": {"taskIds": list(task_ids)}}, "l")
+
+
+@pytest.mark.parametrize("way", ["http", "websocket"])
+async def test_a_stream_reports_its_tasks_until_they_have_ended(
+    served: Served, engine: SimulatedEngine, connect: Connect, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("mcp_aiohttp.protocol.tasks._FOLLOW_SECONDS", SILENCE)
+    engine.state.policy = AfterTime(seconds=1_000)
+    job_id = (await asked_now(served, note()))["result"]["structuredContent"]["job_id"]
+    message = modern(listen(job_id, NOBODY, job_id), **WITH_TASKS)
+    async with AsyncExitStack() as stack:
+        if way == "websocket":
+            wire = await connect(served, path=PATH)
+            await wire.send(message)
+            receive = wire.receive
+        else:
+            response = await stack.enter_async_context(
+                served.http.stream("POST", PATH, json=message, headers=modern_headers(message))
+            )
+            lines = response.aiter_lines()
+
+            async def receive() -> dict[str, Any]:
+                async for line in lines:
+                    if line.startswith("data: "):
+                        return dict(json.loads(line.removeprefix("data: ")))
+                raise AssertionError("the stream has ended")
+
+        acknowledged = (await receive())["params"]
+        assert acknowledged["notifications"] == {"taskIds": [job_id]}
+        reported: list[dict[str, Any]] = []
+        while not reported or reported[-1]["status"] == "working":
+            frame = await receive()
+            assert frame["method"] == "notifications/tasks"
+            reported.append(frame["params"])
+            engine.namespace.clock.advance(600)
+        meta = [each.pop("_meta") for each in reported]
+    assert meta == [{"io.modelcontextprotocol/subscriptionId": "l"}] * len(reported)
+    assert [each["ttlMs"] for each in reported] == [None] * len(reported)
+    state = (await asked_now(served, of("tasks/get", job_id)))["result"]
+    assert {**reported[-1], "resultType": "complete"} == {
+        name: state[name] for name in state if name != "_meta"
+    }
+
+
+async def test_the_tasks_of_a_stream_are_a_list_of_ids(served: Served) -> None:
+    assert error(await asked_now(served, listen(7))) == (-32602, "invalid_task_ids")
+
+
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/update"])
 async def test_a_client_that_did_not_declare_the_extension_is_refused(served: Served, method: str) -> None:
     answer = await served.post(modern(of(method, NOBODY)), path=PATH)
     failed = answer.json()["error"]
     assert (answer.status_code, failed["code"]) == (400, -32021)
     assert failed["data"]["requiredCapabilities"] == {"extensions": {EXTENSION: {}}}
+    assert (await served.post(modern(listen(NOBODY)), path=PATH)).json()["error"]["code"] == -32021
 
 
 async def test_a_header_that_names_another_task_is_refused(served: Served) -> None:
@@ -390,3 +441,21 @@ async def test_tasks_are_served_over_a_websocket(
         created = (await wire.ask(as_task(note())))["result"]["task"]
         state = (await wire.ask(of("tasks/get", created["taskId"])))["result"]
     assert (state["taskId"], state["status"]) == (created["taskId"], "working")
+
+
+@pytest.mark.process
+async def test_a_client_over_stdio_is_notified_of_its_tasks(
+    engine: SimulatedEngine, start: Start, tmp_path: Path
+) -> None:
+    environment = {**stdio_environment(), "KB_ENGINE_URL": engine.url, "KB_HOME": str(tmp_path)}
+    process = await start(command=("-m", "kb_cli.main", "stdio"), environment=environment)
+    await process.ask(initialize(LATEST_HANDSHAKE))
+    await process.send(INITIALIZED)
+    engine.state.policy = Stuck()
+    task_id = (await process.ask(as_task(note())))["result"]["task"]["taskId"]
+    await process.ask(of("tasks/cancel", task_id))
+    changes = [await process.receive()]
+    while changes[-1]["params"]["status"] == "working":
+        changes.append(await process.receive())
+    assert {(each["method"], each["params"]["taskId"]) for each in changes} == {(STATUS, task_id)}
+    assert changes[-1]["params"]["status"] == "cancelled"

@@ -27,7 +27,7 @@ from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits, Subscriptions
-from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, add_tasks, takes_task, wants_task
+from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, ServedTasks, takes_task, wants_task
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +54,13 @@ def hosted(
 ) -> HostedServer:
     """`toolset`, ready to be hosted; without `fast_path` the SDK's kernel answers every call."""
     calls = Calls(toolset, metrics or Metrics())
-    sdk = _sdk_server(toolset, calls)
+    tasks = None if toolset.tasks is None else ServedTasks(HostedTasks(toolset.tasks, toolset.part_of(TASKS)))
+    sdk = _sdk_server(toolset, calls, tasks)
     notification_handlers = {}
     subscriptions = None
     if toolset.resources is not None:
         subscriptions = Subscriptions(
-            HostedResources(toolset.resources, toolset.part_of(OFFERS)), subscription_limits
+            HostedResources(toolset.resources, toolset.part_of(OFFERS)), subscription_limits, tasks
         )
         subscriptions.add_to(sdk)
     if toolset.cancel is not None:
@@ -79,9 +80,8 @@ def hosted(
     )
 
 
-def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
+def _sdk_server(toolset: Toolset, calls: Calls, tasks: ServedTasks | None) -> Server[None]:
     every = calls.listing()
-    tasks = None if toolset.tasks is None else HostedTasks(toolset.tasks, toolset.part_of(TASKS))
 
     async def list_tools(context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         if params.cursor is not None:
@@ -113,8 +113,8 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
             return first.result
         except DeferredCall as deferred:
             # The tool decides: its caller may not support tasks, or may have no other call free.
-            assert served_tasks is not None, "only a toolset with tasks defers calls"
-            return served_tasks.created(context, state_of(deferred.task))
+            assert tasks is not None, "only a toolset with tasks defers calls"
+            return tasks.created(context, state_of(deferred.task))
         if task_wanted:  # its client waits for a task, and does not read a result
             assert outcome.is_error, "a tool that can run as a task defers each accepted call"
             failed = msgspec.json.decode(outcome.encoded)
@@ -142,7 +142,8 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
     # The SDK's tracing costs a third of a call even if tracing is off. If it is on, `Calls` makes the spans,
     # because the fast path bypasses the kernel.
     server.middleware.clear()
-    served_tasks = None if tasks is None else add_tasks(server, tasks)
+    if tasks is not None:
+        tasks.add_to(server)
     return server
 
 

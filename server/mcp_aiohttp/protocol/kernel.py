@@ -38,9 +38,9 @@ class HostedServer:
 
     `notifications` is announced in the handshake. `notification_handlers`, by method, take notifications of
     the server's own, which the SDK's loop would drop; they count as work in flight. `tasks` is announced in
-    the handshake, for a server with `protocol.tasks.add_tasks`; `subscriptions` is the object that was added
-    to the server. `fast_path` answers plain calls past the SDK's kernel. `missing_scope` lets a client over
-    HTTP request a token with more scopes before a call is refused. If tools of a low-level server declare
+    the handshake, for a server with `ServedTasks`; `subscriptions` is the object that was added to the
+    server. `fast_path` answers plain calls past the SDK's kernel. `missing_scope` lets a client over HTTP
+    request a token with more scopes before a call is refused. If tools of a low-level server declare
     `x-mcp-header`, its `get_tool_input_schema` must be set.
     """
 

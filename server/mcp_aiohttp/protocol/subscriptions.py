@@ -1,4 +1,4 @@
-"""Subscriptions to resources, in the form of either era, with one poll for all of them.
+"""Subscriptions to resources and tasks, in the form of either era, with one poll for all of them.
 
 | Era | Method | Transport |
 |---|---|---|
@@ -21,21 +21,23 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.session import ServerSession
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_aiohttp.protocol.caller import Caller, Connected
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR, Refusal
+from mcp_aiohttp.protocol.tasks import ServedTasks, task_notification
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ Context = ServerRequestContext[Any, Any]
 
 _Versions = dict[tuple[str, Hashable], Hashable | None]
 """The versions found in one poll, by URI and view."""
+_Notification = Callable[[dict[str, Any]], types.ServerNotification]
+"""Makes a notification from its `_meta`."""
 _UNKNOWN: Hashable = object()
 """The version of a resource that was not polled yet, or could not be."""
 _UNAVAILABLE = 503
@@ -83,8 +87,14 @@ class WatchedResources(Protocol):
 class Subscriptions:
     """The subscriptions of one server; `run` polls for changes."""
 
-    def __init__(self, source: WatchedResources, limits: SubscriptionLimits | None = None) -> None:
+    def __init__(
+        self,
+        source: WatchedResources,
+        limits: SubscriptionLimits | None = None,
+        tasks: ServedTasks | None = None,
+    ) -> None:
         self._source = source
+        self._tasks = tasks
         self._limits = limits or SubscriptionLimits()
         self._watched: Counter[str] = Counter()
         self._state: Hashable = object()
@@ -127,7 +137,7 @@ class Subscriptions:
     def end_streams(self) -> None:
         """End every stream with its answer."""
         for stream in self._streams:
-            stream.handler.close()
+            stream.close()
 
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
@@ -142,10 +152,14 @@ class Subscriptions:
         stream = _Stream(_caller_of(context), self)
         self._streams.add(stream)
         try:
-            for uri in wanted:
-                await self._begin_if_there(context, stream, uri)
-            only = types.SubscriptionFilter(resource_subscriptions=list(stream.versions))
-            return await stream.handler(context, params.model_copy(update={"notifications": only}))
+            async with AsyncExitStack() as following:
+                for uri in wanted:
+                    await self._begin_if_there(context, stream, uri)
+                honored = {"resourceSubscriptions": list(stream.versions)}
+                if self._tasks is not None and (ids := _task_ids(params.notifications)):
+                    followed = self._tasks.followed(context, ids, stream.report_task)
+                    honored["taskIds"] = await following.enter_async_context(followed)
+                return await stream.serve(context, {name: each for name, each in honored.items() if each})
         finally:
             self._streams.discard(stream)
             stream.drop()
@@ -323,20 +337,67 @@ class _Watcher(ABC):
 
 @dataclass(eq=False)
 class _Stream(_Watcher):
-    """A stream, with a bus of its own: its notifications must not go to all streams."""
+    """A stream; of several changes of one resource or task that wait to be sent, the last is."""
 
-    bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus, init=False)
-    handler: ListenHandler = field(init=False)
+    due: dict[str, _Notification] = field(default_factory=dict, init=False)
+    changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    is_closed: bool = field(default=False, init=False)
 
-    def __post_init__(self) -> None:
-        self.handler = ListenHandler(self.bus)
+    async def serve(self, context: Context, honored: dict[str, Any]) -> types.SubscriptionsListenResult:
+        """Acknowledge the subscriptions, and send notifications until the stream is closed."""
+        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: context.request_id}
+        only = types.SubscriptionFilter.model_validate(honored)
+        acknowledged = types.SubscriptionsAcknowledgedNotificationParams(notifications=only, _meta=meta)
+        await context.session.send_notification(
+            types.SubscriptionsAcknowledgedNotification(params=acknowledged), context.request_id
+        )
+        while not self.is_closed:
+            await self.changed.wait()
+            self.changed.clear()
+            while self.due:
+                notification = self.due.pop(next(iter(self.due)))
+                await context.session.send_notification(notification(meta), context.request_id)
+        return types.SubscriptionsListenResult(_meta=meta)
+
+    def close(self) -> None:
+        """End the stream with its answer, after all that is due."""
+        self.is_closed = True
+        self.changed.set()
 
     def drop(self) -> None:
         super().drop()
-        self.handler.close()
+        self.close()
 
     async def report(self, uri: str) -> None:
-        await self.bus.publish(ResourceUpdated(uri))
+        self._send(uri, partial(_resource_updated, uri))
+
+    def report_task(self, task_id: str, task: dict[str, Any]) -> None:
+        """Notify of a change of a task."""
+        self._send(f"task {task_id}", partial(task_notification, task))
+
+    def _send(self, key: str, notification: _Notification) -> None:
+        self.due.pop(key, None)
+        self.due[key] = notification
+        self.changed.set()
+
+
+def _resource_updated(uri: str, meta: dict[str, Any]) -> types.ServerNotification:
+    return types.ResourceUpdatedNotification(
+        params=types.ResourceUpdatedNotificationParams(uri=uri, _meta=meta)
+    )
+
+
+def _task_ids(wanted: types.SubscriptionFilter) -> list[str]:
+    """Return the ids of tasks, a member that an extension adds.
+
+    Raises:
+        MCPError: `taskIds` is not a list of strings.
+    """
+    ids = (wanted.model_extra or {}).get("taskIds") or []
+    if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+        words = "`taskIds` is a list of strings."
+        raise MCPError(INVALID_PARAMS, words, {"error_type": "invalid_task_ids"})
+    return list(dict.fromkeys(ids))
 
 
 @dataclass(eq=False)

@@ -9,10 +9,11 @@
 | `tasks/cancel` | the task as it is then | an empty answer, also if there is nothing to cancel |
 | `tasks/update` | - | an empty answer: no task here requests input |
 | `notifications/tasks/status` | to the connection of the call, over stdio and WebSocket | - |
+| `notifications/tasks` | - | on a stream of `subscriptions/listen` with `taskIds` |
 
 A connection whose call became a task of 2025-11-25 is sent the task's changes until its end, and progress
-under the call's token, which is valid as long as the task. The caller is authenticated again before each
-look.
+under the call's token, which is valid as long as the task. A stream of 2026-07-28 is sent its tasks, as
+`tasks/get` answers, at once and after each change. The caller is authenticated again before each look.
 
 No state is kept here, so a task outlives the server and is known to every replica. The SDK has the types of
 2025-11-25 and dispatches neither era: the methods are registered as the server's own.
@@ -22,7 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Literal, Protocol, cast
@@ -54,10 +56,12 @@ _FOLLOW_SECONDS = 3.0
 """Maximum time between two looks at a task for a connection that has not asked, in seconds."""
 _LEAST_PROGRESS = 0.001
 MOST_FOLLOWED = 16
-"""Maximum number of tasks of one connection whose changes are sent; further ones are polled by the client."""
+"""Maximum number of tasks whose changes are sent to one connection or stream; clients poll further ones."""
 _RELATED = "io.modelcontextprotocol/related-task"
 
 Context = ServerRequestContext[Any, Any]
+ReportTask = Callable[[str, dict[str, Any]], None]
+"""Called with the id of a task, and the task as 2026-07-28 has it."""
 Status = Literal["working", "completed", "failed", "cancelled"]
 
 
@@ -126,26 +130,14 @@ class _StatusNotification(types.TaskStatusNotification):
         return written
 
 
+class _TaskNotification(types.Notification[dict[str, Any], Literal["notifications/tasks"]]):
+    """The notification of 2026-07-28, which the SDK does not have: its parameters are a task."""
+
+
 class _OfTask(types.RequestParams):
     """On the wire the id is `taskId`."""
 
     task_id: str
-
-
-def add_tasks(server: Server[Any], source: TaskSource) -> ServedTasks:
-    """Serve the methods of tasks on `server`, and announce the extension."""
-    tasks = ServedTasks(source)
-    server.extensions[EXTENSION] = {}
-    server.middleware.append(_past_the_models)
-    for method, handler in (
-        ("tasks/get", tasks.get),
-        ("tasks/result", tasks.result),
-        ("tasks/cancel", tasks.cancel),
-        ("tasks/update", tasks.update),
-    ):
-        server.add_request_handler(method, _OfTask, handler)
-    server.add_request_handler("tasks/list", types.PaginatedRequestParams, tasks.list)
-    return tasks
 
 
 HANDSHAKE_CAPABILITY = types.ServerTasksCapability.model_validate(
@@ -159,6 +151,17 @@ async def _past_the_models(ctx: Context, call_next: CallNext) -> HandlerResult:
         return await call_next(ctx)
     except TaskCreated as task:
         return task.result
+
+
+@contextmanager
+def _following() -> Iterator[None]:
+    """Log errors: nothing awaits the tasks that follow others."""
+    try:
+        yield
+    except (MCPError, Refusal) as refused:
+        log.info("A task is no longer followed", extra={"error": str(refused)})
+    except Exception:  # the boundary
+        log.exception("A task can no longer be followed")
 
 
 def _is_temporary(refused: MCPError | Refusal) -> bool:
@@ -195,6 +198,19 @@ class ServedTasks:
         self._source = source
         self._followed: dict[Connected, set[asyncio.Task[None]]] = {}
 
+    def add_to(self, server: Server[Any]) -> None:
+        """Serve the methods of tasks on `server`, and announce the extension."""
+        server.extensions[EXTENSION] = {}
+        server.middleware.append(_past_the_models)
+        for method, handler in (
+            ("tasks/get", self.get),
+            ("tasks/result", self.result),
+            ("tasks/cancel", self.cancel),
+            ("tasks/update", self.update),
+        ):
+            server.add_request_handler(method, _OfTask, handler)
+        server.add_request_handler("tasks/list", types.PaginatedRequestParams, self.list)
+
     def created(self, context: Context, task: TaskState) -> dict[str, Any]:
         """Return the answer to a call that became a task; its connection is sent the changes of the task.
 
@@ -228,15 +244,8 @@ class ServedTasks:
         token = progress_token_from_params(context.params)
         seconds = _FOLLOW_SECONDS if token is None else _REPORT_SECONDS
         reported, status, message = _Reported(), "working", ""
-        try:
-            while status == "working":
-                try:
-                    task = await self._looked_at(context, task_id, seconds)
-                except (MCPError, Refusal) as refused:
-                    if not _is_temporary(refused):
-                        raise
-                    await asyncio.sleep(_FOLLOW_SECONDS)
-                    continue
+        with _following():
+            async for _now, task in self._looks(context, task_id, seconds):
                 changed = (task.status, task.message) != (status, message)
                 if token is not None and (progress := reported.next(task)) is not None:
                     await context.session.send_progress_notification(token, progress, 1.0, task.message)
@@ -246,28 +255,77 @@ class ServedTasks:
                     notification = _StatusNotification(params=params)
                     # The SDK has this notification, and its union of notifications lacks it.
                     await context.session.send_notification(cast("types.ServerNotification", notification))
-        except (MCPError, Refusal) as refused:
-            log.info("A task is no longer followed", extra={"error": str(refused)})
-        except Exception:  # the boundary: nothing awaits this work
-            log.exception("A task can no longer be followed")
 
-    async def _looked_at(self, context: Context, task_id: str, seconds: float) -> TaskState:
-        """Return the state of the task once it has ended, or after `seconds`. The caller is checked again."""
-        caller = context.request
-        assert isinstance(caller, Caller), "only connections are followed"
-        now = caller if caller.recheck is None else await caller.recheck()
-        return await self._source.state(replace(context, request=now), task_id, seconds)
+    @asynccontextmanager
+    async def followed(
+        self, context: Context, task_ids: Sequence[str], report: ReportTask
+    ) -> AsyncIterator[list[str]]:
+        """Report the changes of tasks of 2026-07-28 in the block, which gets the ids of the followed ones.
+
+        Raises:
+            MCPError: the client did not declare the extension.
+        """
+        if not _is_modern(context):
+            raise _no_method(context)
+        known = [each for each in task_ids[:MOST_FOLLOWED] if await self._exists(context, each)]
+        following = [asyncio.create_task(self._report_changes(context, each, report)) for each in known]
+        try:
+            yield known
+        finally:
+            for each in following:
+                each.cancel()
+
+    async def _exists(self, context: Context, task_id: str) -> bool:
+        try:
+            await self._source.state(context, task_id)
+        except MCPError as error:
+            if _is_temporary(error):
+                raise
+            return False
+        return True
+
+    async def _report_changes(self, context: Context, task_id: str, report: ReportTask) -> None:
+        before: TaskState | None = None
+        with _following():
+            async for now, task in self._looks(context, task_id, _FOLLOW_SECONDS):
+                if before is None or (task.status, task.message) != (before.status, before.message):
+                    report(task_id, await self._detailed(now, task))
+                before = task
+
+    async def _looks(
+        self, context: Context, task_id: str, seconds: float
+    ) -> AsyncIterator[tuple[Context, TaskState]]:
+        """Yield the task every `seconds` and at its end, with the context of the caller as it is then.
+
+        Raises:
+            MCPError, Refusal: the task is gone, or its caller has lost access.
+        """
+        caller = context.request if isinstance(context.request, Caller) else Caller()
+        while True:
+            try:
+                now = replace(context, request=caller if caller.recheck is None else await caller.recheck())
+                task = await self._source.state(now, task_id, seconds)
+            except (MCPError, Refusal) as refused:
+                if not _is_temporary(refused):
+                    raise
+                await asyncio.sleep(_FOLLOW_SECONDS)
+                continue
+            yield now, task
+            if task.has_ended:
+                return
+
+    async def _detailed(self, context: Context, task: TaskState) -> dict[str, Any]:
+        """Return a task of 2026-07-28, with its result once it has ended."""
+        if task.status in ("working", "cancelled"):
+            return _modern(task)
+        # A call whose result is an error has completed: here only the protocol's own errors are failures.
+        result = await self._source.result(context, task.id)
+        return {**_modern(task), "status": "completed", "result": result}
 
     async def get(self, context: Context, params: _OfTask) -> dict[str, Any]:
         modern = _checked(context, params)
         task = await self._source.state(context, params.task_id)
-        if not modern:
-            return _of_2025(task)
-        if task.status in ("working", "cancelled"):
-            return _modern(task)
-        # A call whose result is an error has completed: here only the protocol's own errors are failures.
-        result = await self._source.result(context, params.task_id)
-        return {**_modern(task), "status": "completed", "result": result}
+        return await self._detailed(context, task) if modern else _of_2025(task)
 
     async def result(self, context: Context, params: _OfTask) -> dict[str, Any]:
         if _checked(context, params):
@@ -309,6 +367,12 @@ class ServedTasks:
         if not _checked(context, params):
             raise _no_method(context)
         return {}
+
+
+def task_notification(task: dict[str, Any], meta: dict[str, Any]) -> types.ServerNotification:
+    """Return the notification of 2026-07-28 for a task."""
+    notification = _TaskNotification(method="notifications/tasks", params={**task, "_meta": meta})
+    return cast("types.ServerNotification", notification)  # the SDK's union lacks it
 
 
 def _checked(context: Context, params: _OfTask) -> bool:

@@ -1,6 +1,7 @@
 """Typed settings: a Struct whose fields name their environment variables.
 
 Flags override the environment, the environment overrides the file `kb.toml`, the file overrides the defaults.
+The environment may name a file in place of a secret value: `KB_API_KEY_FILE` for `KB_API_KEY`.
 Each part declares one class; `read` fills it and refuses a wrong value with the variable's name. A field
 whose type is such a class holds nested settings.
 """
@@ -35,6 +36,11 @@ class Setting:
     secret: bool = False
     choices: tuple[str, ...] = ()
     printable: Callable[[str], str] = str
+
+    @property
+    def may_be_in_file(self) -> bool:
+        """True if the value, or a part of it, is secret: `<variable>_FILE` may name a file with it."""
+        return self.secret or self.printable is not str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +151,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             values[name], of_kind = kind._gather(environ, file, flags)
             sources |= of_kind
         for name, setting, annotation in _fields(cls):
-            if flags.get(name) is not None:
-                raw, source = flags[name], "flag"
-            elif environ.get(setting.variable, ""):
-                raw, source = environ[setting.variable], "environment"
-            elif setting.variable in from_file:
-                raw, source = from_file[setting.variable], "file"
+            raw, source = flags.get(name), "flag"
+            if raw is None:
+                raw, source = _variable(setting, environ), "environment"
+            if raw is None:
+                raw, source = from_file.get(setting.variable), "file"
+            if raw is None:
+                source = "default"
             else:
-                sources[name] = "default"
-                continue
-            values[name] = _convert(setting, annotation, raw)
+                values[name] = _convert(setting, annotation, raw)
             sources[name] = source
         values["removed_but_set"] = tuple(
             name for name in cls.REMOVED if environ.get(name, "") or name in from_file
@@ -179,6 +184,29 @@ def _fields(cls: type[Settings]) -> Iterator[tuple[str, Setting, Any]]:
 def _nested(cls: type[Settings]) -> dict[str, type[Settings]]:
     hints = get_type_hints(cls).items()
     return {name: kind for name, kind in hints if isinstance(kind, type) and issubclass(kind, Settings)}
+
+
+def _variable(setting: Setting, environ: Mapping[str, str]) -> str | None:
+    """Return the value of a setting's variable, or the content of the file that `<variable>_FILE` names.
+
+    Raises:
+        SettingsError: the file cannot be read, is empty, or differs from the variable.
+    """
+    value = environ.get(setting.variable) or None
+    name = f"{setting.variable}_FILE"
+    if not setting.may_be_in_file or not (path := environ.get(name)):
+        return value
+    try:
+        content = Path(path).expanduser().read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{name}={path!r}: {error}") from error
+    if not content:
+        raise SettingsError(f"{name}={path!r}: the file is empty")
+    if value not in (None, content):
+        raise SettingsError(
+            f"{name}={path!r}: {setting.variable} is set, too, to another value; set one of them"
+        )
+    return content
 
 
 def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:

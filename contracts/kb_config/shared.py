@@ -12,6 +12,7 @@ import msgspec
 
 from kb_config.settings import Setting
 
+EnableMetrics = Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")]
 EngineKey = Annotated[
     str, Setting("KB_API_KEY", "bearer key required from callers; empty: none", secret=True)
 ]

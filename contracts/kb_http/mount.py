@@ -213,6 +213,12 @@ def build_application(
     return app
 
 
+def access_of_request(request: web.Request) -> Access:
+    """Return the access of the holder of a request's token, for a route beside the operations."""
+    access: Access = request.get(_ACCESS, EVERYTHING)
+    return access
+
+
 def _adapt(operation: AnyOperation, answer: Answering) -> AiohttpHandler:
     async def serve(request: web.Request) -> web.StreamResponse:
         return await answer(

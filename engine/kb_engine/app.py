@@ -58,9 +58,10 @@ async def create_app(settings: EngineSettings) -> web.Application:
     keys = await asyncio.to_thread(keys_of, settings)
     audit = audit_log_of(settings)
     engine = await assemble(settings, embedder)
-    apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, StateApi, RaglerApi)
+    state = StateApi(engine)
+    apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, RaglerApi)
     app = build_application(
-        handlers_of(*(api(engine) for api in apis)),
+        handlers_of(state, *(api(engine) for api in apis)),
         api_key=settings.api_key,
         host=settings.host,
         keys=KeysInUse(),
@@ -73,6 +74,10 @@ async def create_app(settings: EngineSettings) -> web.Application:
     app[ENGINE] = engine
     app[KEYS] = keys
     app[CALLS] = calls = DirectCalls(app, settings.api_key)
+    if settings.enable_metrics:
+        from kb_engine.metrics import EngineMetrics
+
+        EngineMetrics(state).install(app)
     engine_admission().install(app)
 
     async def start(_app: web.Application) -> None:

@@ -14,6 +14,7 @@ from kb_config.settings import Setting, SettingsError, check_pair
 from kb_config.shared import (
     DEFAULT_UPLOAD_BYTES,
     HEADER_TIMEOUT,
+    EnableMetrics,
     EngineKey,
     KeepOriginals,
     Keys,
@@ -88,6 +89,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     ranking: RankingSettings = RankingSettings()
     rerank: RerankSettings = RerankSettings()
     audit: AuditSettings = AuditSettings()
+    enable_metrics: EnableMetrics = True
     max_upload_bytes: UploadBytes = DEFAULT_UPLOAD_BYTES
     extract_timeout: Annotated[
         float,

@@ -13,7 +13,7 @@ import msgspec
 
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
-from kb_config.shared import DEFAULT_UPLOAD_BYTES, HEADER_TIMEOUT, Keys, LogLevel, keys_file
+from kb_config.shared import DEFAULT_UPLOAD_BYTES, HEADER_TIMEOUT, EnableMetrics, Keys, LogLevel, keys_file
 from kb_contracts.access.reach import Right
 from kb_http.certificate import CertificateUnusable, trusting
 from kb_http.connections import CONNECTIONS
@@ -200,7 +200,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     """True if the URL of RAGler's backend was set; not a setting of its own."""
     audit: AuditSettings = AuditSettings()
     log_level: LogLevel = "info"
-    enable_metrics: Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")] = True
+    enable_metrics: EnableMetrics = True
     request_timeout_ms: Annotated[
         int,
         Setting(

@@ -118,18 +118,29 @@ class StateApi:
         engine, access = self._engine, incoming.access
         engine.encoder.begin_recovery()
         if access.reach is None and "administer" in access.rights:
-            issues = []
-            if (failure := engine.encoder.failure) is not None:
-                issues.append(f"The embedding model cannot be used: {failure}")
-            if (failure := engine.store.index_failure) is not None:
-                why = " ".join(failure.splitlines())
-                issues.append(f"The search index cannot be asked: {why}. Searches are refused until it can")
-            issues += await self._read()
-            sandbox = await sandbox_info(engine.settings.sandbox)
-            if sandbox.setting == "require" and sandbox.missing:
-                issues.append(no_sandbox(sandbox.missing).message)
-            return self._status(self._counts, self._storage, issues, sandbox)
+            return await self.whole()
         return self._status(await engine.store.read(state.counts), _NO_STORAGE, self._out_of_order(), UNSET)
+
+    async def whole(self) -> m.Status:
+        """Return the status of the whole base, with storage and the causes of issues."""
+        engine, issues = self._engine, list[str]()
+        if (failure := engine.encoder.failure) is not None:
+            issues.append(f"The embedding model cannot be used: {failure}")
+        if (failure := engine.store.index_failure) is not None:
+            why = " ".join(failure.splitlines())
+            issues.append(f"The search index cannot be asked: {why}. Searches are refused until it can")
+        issues += await self._read()
+        sandbox = await sandbox_info(engine.settings.sandbox)
+        if sandbox.setting == "require" and sandbox.missing:
+            issues.append(no_sandbox(sandbox.missing).message)
+        return self._status(self._counts, self._storage, issues, sandbox)
+
+    async def oldest_queued(self) -> str | None:
+        """Return the time at which the oldest queued job was accepted; None without one."""
+        try:
+            return await self._engine.store.read(jobs.oldest_queued)
+        except EngineError:
+            return None
 
     def _status(
         self, counts: Counts, storage: m.StorageInfo, issues: list[str], sandbox: m.SandboxInfo | UnsetType

@@ -276,6 +276,12 @@ async def failed(read: Read) -> list[FailedJob]:
     return [FailedJob(*found) for found in await read.rows(sql)]
 
 
+async def oldest_queued(read: Read) -> str | None:
+    """Return the time at which the oldest queued job was accepted; None without one."""
+    found: str | None = await read.value("SELECT min(created_at) FROM jobs WHERE status = 'queued'")
+    return found
+
+
 async def let_go(write: Write, job_ids: Sequence[str]) -> None:
     """Drop the kept bytes of these failed jobs."""
     sql = f"UPDATE jobs SET retryable = false WHERE id {write.among} AND retryable RETURNING id, spool"  # noqa: S608

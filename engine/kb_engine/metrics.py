@@ -1,0 +1,127 @@
+"""`GET /metrics` of an engine, in the text format of Prometheus.
+
+Requests are counted as they are answered. The figures of the base (jobs, documents, sizes, issues) are read
+when they are asked for, from the status. A process has its own figures; engines on one base report the same
+figures of the base. Calls within the process (`kb up --single`) are not requests, and are not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from time import perf_counter
+
+from aiohttp import hdrs, web
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Histogram,
+    Info,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import OPERATIONS
+from kb_engine.api.engine import StateApi
+from kb_engine.store.clock import parse
+from kb_http.mount import access_of_request
+
+METRICS_PATH = "/metrics"
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the durations of requests, in seconds, inclusive."""
+
+_OPERATIONS: dict[tuple[str, str], str] = {(each.method, each.path): each.id for each in OPERATIONS}
+_JOB_STATES = ("queued", "running", "completed", "failed", "cancelled")
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class EngineMetrics:
+    """The metrics of one engine, from its requests and from the `state` of its base."""
+
+    def __init__(self, state: StateApi) -> None:
+        self._state = state
+        self._registry = CollectorRegistry()
+        self._base = _BaseFigures()
+        self._registry.register(self._base)
+        ProcessCollector(registry=self._registry)
+        self._build = Info("kb_engine_build", "Version and model of the engine.", registry=self._registry)
+        self._seconds = Histogram(
+            "kb_engine_request_duration_seconds",
+            "Duration of requests.",
+            ("operation", "status"),
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+
+    def install(self, app: web.Application) -> None:
+        """Serve the metrics of `app` at `METRICS_PATH`."""
+        app.middlewares.insert(0, self._count)
+        app.router.add_get(METRICS_PATH, self._serve)
+
+    @web.middleware
+    async def _count(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        began, status = perf_counter(), "cancelled"
+        try:
+            response = await handler(request)
+            status = str(response.status)
+        except web.HTTPException as error:
+            status = str(error.status)
+            raise
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            status = "500"
+            raise
+        finally:
+            resource = request.match_info.route.resource
+            path = "" if resource is None else resource.canonical
+            operation = _OPERATIONS.get((request.method, path), "other")
+            self._seconds.labels(operation, status).observe(perf_counter() - began)
+        return response
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        access = access_of_request(request)
+        if access.reach is not None or "administer" not in access.rights:
+            raise EngineError("forbidden", "Metrics need a key that may administer, in all collections.")
+        status, oldest = await self._state.whole(), await self._state.oldest_queued()
+        self._build.info({"version": status.version, "model": status.model.name})
+        self._base.figures = list(_figures(status, oldest))
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
+
+
+class _BaseFigures(Collector):
+    """The figures of the base that were read last."""
+
+    def __init__(self) -> None:
+        self.figures: list[Metric] = []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self.figures
+
+
+def _figures(status: m.Status, oldest: str | None) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily("kb_engine_jobs", "Jobs by state.", labels=("state",))
+    for state in _JOB_STATES:
+        jobs.add_metric((state,), getattr(status.queue, state))
+    yield jobs
+    age = 0.0 if oldest is None else max(0.0, (datetime.now(UTC) - parse(oldest)).total_seconds())
+    storage = status.storage
+    for name, words, value in (
+        ("oldest_queued_job_age_seconds", "Age of the oldest queued job; 0 without one.", age),
+        ("documents", "Documents in the base.", status.documents.total),
+        ("passages", "Passages in the base.", status.chunks),
+        ("base_bytes", "Size of the base on disk, its index included.", storage.bytes),
+        ("free_disk_bytes", "Free space on the disk of the base.", storage.free_bytes),
+        ("failed_upload_bytes", "Size of the kept input of failed jobs.", storage.failed_bytes),
+        ("storage_accessible", "1 if the base could be read.", storage.accessible),
+        ("issues", "Issues that the status names.", len(status.issues)),
+    ):
+        yield GaugeMetricFamily(f"kb_engine_{name}", words, value=float(value))

@@ -23,14 +23,14 @@ from dataclasses import replace
 from itertools import chain
 
 from kb_engine.index.port import Candidate, Candidates, IndexQuery
-from kb_engine.index.postgres.exact import K1, any_holds, score_all, score_few, score_some
-from kb_engine.index.postgres.nearest import nearest
-from kb_engine.index.postgres.state import State, read_state
-from kb_engine.index.postgres.words import Known, Terms, Words, affordable, weighed
 from kb_engine.index.ranking import scores_of
 from kb_engine.index.words import Analyser, Word, weigh_words
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db
+from kb_engine.store.postgres.search.exact import K1, any_holds, score_all, score_few, score_some
+from kb_engine.store.postgres.search.nearest import nearest
+from kb_engine.store.postgres.search.state import State, read_state
+from kb_engine.store.postgres.search.words import Known, Terms, Words, affordable, weighed
 
 FEW_CHUNKS = 2_000
 """Maximum number of chunks that counts as few."""

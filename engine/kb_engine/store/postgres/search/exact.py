@@ -10,10 +10,10 @@ import numpy as np
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Candidate, Candidates, IndexQuery, Scoring
-from kb_engine.index.postgres.state import ALL, State, selected
-from kb_engine.index.postgres.words import Terms
 from kb_engine.index.ranking import DECIMALS, Floats, select
 from kb_engine.store.postgres.connection import Db, rows, value
+from kb_engine.store.postgres.search.state import ALL, State, selected
+from kb_engine.store.postgres.search.words import Terms
 from kb_engine.store.repository import search as filters
 
 K1, B = 1.2, 0.75

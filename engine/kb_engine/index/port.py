@@ -1,7 +1,7 @@
 """The search index: its query, its result, and the protocol of indexes that follow the store.
 
 The store is authoritative; an index is derived from it and can be rebuilt at any time. A search returns
-*candidates* with the two parts of their score, from which the engine computes the score (`ranking.py`), so
+*candidates* with the two parts of their score, from which the engine computes the score (`score.py`), so
 that scores mean the same with every index. There are two kinds; both answer an `IndexQuery` with
 `Candidates`.
 
@@ -94,7 +94,7 @@ class Scoring:
     `k` in settings.
     """
     floor: float
-    """A `hybrid` result from thirty passages is weak if its best score is below this. `ranking.py` derives
+    """A `hybrid` result from thirty passages is weak if its best score is below this. `score.py` derives
     the values for the remaining modes and sizes.
     """
     cosine_floor: float

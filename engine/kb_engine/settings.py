@@ -29,10 +29,10 @@ from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.port import INDEXES
-from kb_engine.index.postgres import EXACT_BELOW
-from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
+from kb_engine.index.qdrant_settings import QdrantSettings
 from kb_engine.ranking_settings import RankingSettings
 from kb_engine.rerank.rerank_settings import RerankSettings
+from kb_engine.store.postgres_defaults import EXACT_BELOW, LEASE_SECONDS
 from kb_readers.sandbox import Sandboxing
 
 MEBIBYTE = 1024 * 1024
@@ -164,7 +164,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             "time until other engines take over the jobs of a stopped engine, in seconds (PostgreSQL)",
         ),
         msgspec.Meta(ge=1),
-    ] = 30.0
+    ] = LEASE_SECONDS
     postgres_exact_below: Annotated[
         int,
         Setting(

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded.postings import K1, B
+from kb_contracts.api.models import Mode
 from kb_engine.index.port import Scoring, Vectors
-from kb_engine.index.ranking import fuse
+from kb_engine.index.score import K1, B, Formula
 from kb_engine.index.words import TITLE_WEIGHT, Analyser, weigh_words
 
 DIMENSIONS = 384
@@ -32,7 +32,7 @@ TOP = 10
 SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.35, cosine_floor=0.3)
 """The constants of MiniLM, whose dimensions these vectors have."""
 Part = Literal["hybrid", "vectors", "words"]
-PARTS: tuple[Part, ...] = ("hybrid", "vectors", "words")
+PARTS: dict[Part, Mode] = {"hybrid": "hybrid", "vectors": "vector", "words": "fts"}
 
 TEXTS = (".md", ".rst", ".txt")
 """The files that a corpus of texts is made of."""
@@ -223,12 +223,9 @@ class Corpus:
         for number, question in enumerate(questions):
             cosines = (vectors @ question.vector).astype(np.float64)
             bm25, reach = terms.bm25(number)
-            for part in PARTS:
-                scores = fuse(
-                    None if part == "words" else cosines,
-                    None if part == "vectors" else bm25,
-                    SCORING,
-                    reach,
+            for part, mode in PARTS.items():
+                scores = Formula(mode, SCORING, reach).exact(
+                    None if part == "words" else cosines, None if part == "vectors" else bm25
                 )
                 found[part, False].append(_best(scores, np.flatnonzero(scores > 0)))
                 found[part, True].append(_best(scores, np.flatnonzero((scores > 0) & tagged)))

@@ -22,7 +22,7 @@ from kb_engine.index.port import (
     IndexUnavailable,
     Selection,
 )
-from kb_engine.index.ranking import select
+from kb_engine.index.score import select
 from kb_engine.index.words import Analyser, weigh_words
 
 K1, B = 1.2, 0.75

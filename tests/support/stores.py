@@ -22,7 +22,6 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import format_of
 from kb_engine.index.port import Scoring, Selection, Vectors
-from kb_engine.index.postgres.building import Due, build_index
 from kb_engine.store.port import (
     EmbedderIdentity,
     Found,
@@ -34,6 +33,7 @@ from kb_engine.store.port import (
     Query,
 )
 from kb_engine.store.postgres.postgres_store import PostgresStore, open_postgres
+from kb_engine.store.postgres.search.building import Due, build_index
 from kb_engine.store.repository import documents, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
 from kb_engine.store.sqlite.sqlite_store import SqliteStore, open_sqlite

@@ -140,10 +140,11 @@ def scoring_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]
     import numpy as np  # not at the top, as MiniLM below: each command reads the settings
 
     from kb_engine.embed.minilm import MiniLM
+    from kb_engine.index.score import fused, words_at_floor
 
     base = MiniLM.scoring
     w, cosine_floor = base.weight, base.cosine_floor
-    words_at_floor = (base.floor - w * cosine_floor) / (1 - w)  # contribution of the words at the floor
+    words = words_at_floor(base)
     if cosines is not None:
         same = np.eye(len(QUESTIONS), dtype=np.bool_)
         far, near = float(np.median(cosines[~same])), float(np.median(cosines[same]))
@@ -155,7 +156,7 @@ def scoring_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]
     return Scoring(
         weight=w,
         saturation=chosen.get("k", base.saturation),
-        floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * words_at_floor, 2)),
+        floor=chosen.get("floor", round(fused(w, cosine_floor, words), 2)),
         cosine_floor=cosine_floor,
     )
 

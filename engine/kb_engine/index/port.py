@@ -1,8 +1,17 @@
-"""The interface of a search index: the types and the protocol that every index implements.
+"""The search index: its query, its result, and the protocol of indexes that follow the store.
 
 The store is authoritative; an index is derived from it and can be rebuilt at any time. A search returns
-*candidates* with the two parts of their score, from which the engine computes the score (`ranking.py`), so
-that scores mean the same with every index.
+*candidates* with the two parts of their score, from which the engine computes the score (`score.py`), so
+that scores mean the same with every index. There are two kinds; both answer an `IndexQuery` with
+`Candidates`.
+
+The store's *own* index takes part in its transactions: `index/embedded/` for SQLite, `store/postgres/search/`
+for PostgreSQL. A search reads rows, words and vectors in one snapshot. A second transaction would about
+double the cost of a commit (measured with five chunks in SQLite, which syncs each to the disk).
+
+A *following* index keeps its own data and implements `Index`: `index/qdrant/`. It has no access to the store,
+its database or its transactions: `IndexedDocument` contains everything that it needs.
+`kb_engine.store.store` applies the committed changes to it.
 
     apply(changes, generation)    upserts and deletes by document; remembers the last generation
     search(query)                 candidates with cosine and BM25, the number of matches, and exactness
@@ -10,13 +19,6 @@ that scores mean the same with every index.
 
 RAGler's vector adapter maps to these methods: `search` is `search`, `upsert` and `deleteByFilter` are `apply`
 (the store resolves filters to documents), `createCollection` is `create`.
-
-An index has no access to the store, its database or its transactions: `IndexedDocument` contains everything
-that an index needs. `kb_engine.store.store` keeps an index up to date. In contrast, `embedded/` and
-`postgres/` are part of the store's own database and its transactions: a second transaction would about double
-the cost of a commit (measured with five chunks in SQLite, which syncs each to the disk), and this way a
-search reads rows, words and vectors in one snapshot. They answer the same `IndexQuery` with the same
-`Candidates`.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Scoring:
     `k` in settings.
     """
     floor: float
-    """A `hybrid` result from thirty passages is weak if its best score is below this. `ranking.py` derives
+    """A `hybrid` result from thirty passages is weak if its best score is below this. `score.py` derives
     the values for the remaining modes and sizes.
     """
     cosine_floor: float
@@ -216,7 +218,7 @@ class IndexStats:
 
 
 class Index(Protocol):
-    """An index that keeps its own data.
+    """A following index, which keeps its own data.
 
     Raises (all methods): `IndexUnavailable`.
     """
@@ -252,7 +254,7 @@ class Index(Protocol):
 
 
 INDEXES = {"qdrant": "kb_engine.index.qdrant"}
-"""The indexes that keep their own data: their module by the value of `VECTOR_DB_TYPE`.
+"""The following indexes: their module by the value of `VECTOR_DB_TYPE`.
 
 An index is one module that implements the protocol above, its function `index_from(settings)`, and one entry
 here, under the name of the extra that has its client; its settings go into `EngineSettings`. If unset, the

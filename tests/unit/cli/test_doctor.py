@@ -13,7 +13,7 @@ import pytest
 
 from kb_cli.output import Exit
 from kb_contracts.access.key_file import KeyFile
-from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
+from kb_engine.index.qdrant_settings import QdrantSettings
 from kb_load.processes import free_port
 from tests.support.engines import engine
 from tests.support.eventually import eventually

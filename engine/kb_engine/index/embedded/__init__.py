@@ -1,1 +1,1 @@
-"""The index of a SQLite base: words and vectors in memory-mapped files beside it, derived from it."""
+"""The store's own index for SQLite: words and vectors in memory-mapped files beside the base."""

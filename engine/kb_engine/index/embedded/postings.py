@@ -32,6 +32,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from kb_engine.index.score import K1, B
 from kb_engine.index.words import AnalysedChunk
 
 Keys: TypeAlias = "NDArray[np.bytes_]"
@@ -42,8 +43,6 @@ Places: TypeAlias = "slice | NDArray[np.intp]"
 Mask: TypeAlias = "NDArray[np.bool_]"
 Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 
-K1, B = 1.2, 0.75
-"""The values of FTS5."""
 
 KEY_TYPE = "|S16"
 ROWS_AT_ONCE = 1 << 16

@@ -4,7 +4,7 @@ BM25 is exact and computed for every row; cosines are known within an error boun
 monotonic in the cosine, so each row has a lower and an upper bound. Rows with an upper bound below the
 `top`-th best lower bound cannot be among the best. For the remaining rows exact scores are computed, the most
 promising first, until no row left can reach the `top`-th best exact score. The result equals that of
-`ranking.select` on the float32 cosines of all rows, ties included, for any vectors.
+`score.select` on the float32 cosines of all rows, ties included, for any vectors.
 
 Rows are processed in blocks that fit the processor's cache, first with one error bound per block, then the
 surviving rows with their own bounds. Memory is limited: if too many rows may be among the best, these are
@@ -43,7 +43,7 @@ from kb_engine.index.embedded.vectors import (
     quantise_query,
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
-from kb_engine.index.ranking import Floats, fuse
+from kb_engine.index.score import SLACK, Floats, Formula
 from kb_engine.index.words import ANALYSER, Word, earlier_form, weigh_words
 
 Originals = Callable[[Ids], Vectors]
@@ -61,8 +61,6 @@ FEW = 8
 """If at most one row in `FEW` passes the filters, only these rows get a BM25 score."""
 _FIRST_BATCH = 64
 _LARGEST_BATCH = 4_096
-_SLACK = 2e-6
-"""Half a unit of the last decimal of a rounded score, plus the preceding rounding errors of float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,34 +315,26 @@ def _nothing() -> _Pool:
 class _Rows:
     """Rows of a segment, with their cosines and the words' part of the score.
 
-    `holds_word` and `wording` are None in mode `vector`.
+    `cosines` are None in mode `fts`, `holds_word` and `words` in mode `vector`.
     """
 
     number: int
     rows: Rows
-    cosines: Floats32
+    cosines: Floats32 | None
     holds_word: Mask | None
-    wording: Floats32 | None
+    words: Floats32 | None
 
     def at(self, places: Places) -> _Rows:
         return _Rows(
             self.number,
             self.rows[places],
-            self.cosines[places],
+            None if self.cosines is None else self.cosines[places],
             None if self.holds_word is None else self.holds_word[places],
-            None if self.wording is None else self.wording[places],
+            None if self.words is None else self.words[places],
         )
 
     def __len__(self) -> int:
         return len(self.rows)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Bounds:
-    """Lower and upper bounds of the cosine and the score of each row."""
-
-    cosines: tuple[Floats32, Floats32]
-    scores: tuple[Floats32, Floats32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -383,7 +373,7 @@ class _Search:
         self._segments = segments
         self._vector = vector
         self._bm25 = None if words is None else words.bm25
-        self._total_weight = 0.0 if words is None else words.total_weight
+        self._formula = Formula(query.mode, query.scoring, 0.0 if words is None else words.total_weight)
         self._query = query
         self._originals = originals
         self._threshold = query.min_score
@@ -404,16 +394,19 @@ class _Search:
         number, block, rows, cosines, error = scanned
         if not len(rows):
             return
-        holds_word = wording = None
+        holds_word = words = None
         if self._bm25 is not None:
             bm25 = self._bm25[number][block if len(rows) == block.stop - block.start else rows]
-            holds_word, wording = bm25 > 0, self._wording(bm25)
-        all_rows = _Rows(number, rows, cosines, holds_word, wording)
+            holds_word, words = bm25 > 0, self._formula.words(bm25)
+        all_rows = _Rows(number, rows, None if self._vector is None else cosines, holds_word, words)
         self._count(all_rows, error)
-        rest = all_rows.at(self._promising(all_rows, error))
+        may_reach = self._formula.may_reach(self._threshold, all_rows.cosines, error, words)
+        if self._vector is None and holds_word is not None:
+            may_reach &= holds_word  # without vectors only rows with a word of the query are results
+        rest = all_rows.at(np.flatnonzero(may_reach))
         if not len(rest):
             return
-        low, high = self._bounds(rest).scores
+        low, high = self._formula.bounds(self._cosine_bounds(rest), rest.words)
         self._lows = _largest(np.concatenate([self._lows, low]), self._query.top)
         if len(self._lows) == self._query.top:
             self._threshold = max(self._threshold, float(self._lows.min()))
@@ -440,63 +433,31 @@ class _Search:
             len(each.chunk_ids) if each.allowed is None else int(np.count_nonzero(each.allowed))
             for each in self._segments
         )
-        return Candidates(best, self._total, self._total_weight, size, total_exact=total_exact)
+        return Candidates(best, self._total, self._formula.total_weight, size, total_exact=total_exact)
 
-    def _wording(self, bm25: Floats32) -> Floats32:
-        """The words' part of the scores."""
-        wording = bm25 / (bm25 + np.float32(self._query.scoring.saturation * self._total_weight))
-        if self._vector is not None:
-            wording *= np.float32(1.0 - self._query.scoring.weight)
-        return wording
-
-    def _scores(self, cosines: Floats32, wording: Floats32 | None) -> Floats32:
-        """Compute `ranking.fuse` in float32."""
-        if self._vector is None:
-            assert wording is not None, "a mode asks for one part at least"
-            return wording
-        scores = np.minimum(np.maximum(cosines, 0), 1)
-        if wording is not None:
-            scores *= np.float32(self._query.scoring.weight)
-            scores += wording
-        return scores
-
-    def _bounds(self, rows: _Rows, *, fine: bool = False) -> _Bounds:
-        """Compute the bounds of rows. `fine` halves their distance at twice the cost."""
-        low = high = rows.cosines
-        if self._vector is not None:
-            vectors = self._segments[rows.number].vectors
-            cosines = vectors.cosines(self._vector, rows.rows, fine=True) if fine else rows.cosines
-            errors = vectors.errors(self._vector, rows.rows, fine=fine)
-            low, high = cosines - errors, cosines + errors
-        scores = self._scores(low, rows.wording), self._scores(high, rows.wording)
-        return _Bounds((low, high), (scores[0] - np.float32(_SLACK), scores[1] + np.float32(_SLACK)))
-
-    def _promising(self, rows: _Rows, error: float) -> NDArray[np.intp]:
-        """Return the places of rows whose score may reach the threshold; the cosines are off by at most
-        `error`.
-        """
-        weight = 1.0 if rows.wording is None else self._query.scoring.weight
-        scores = self._scores(rows.cosines, rows.wording)
-        may_reach = scores >= self._threshold - weight * error - 2 * _SLACK
-        if self._vector is None:
-            assert rows.holds_word is not None, "a mode asks for one part at least"
-            may_reach &= rows.holds_word  # without vectors only rows with a word of the query are results
-        return np.flatnonzero(may_reach)
+    def _cosine_bounds(self, rows: _Rows, *, fine: bool = False) -> tuple[Floats32, Floats32] | None:
+        """Return lower and upper bounds of the cosines. `fine` halves their distance at twice the cost."""
+        if self._vector is None or rows.cosines is None:
+            return None
+        vectors = self._segments[rows.number].vectors
+        cosines = vectors.cosines(self._vector, rows.rows, fine=True) if fine else rows.cosines
+        errors = vectors.errors(self._vector, rows.rows, fine=fine)
+        return cosines - errors, cosines + errors
 
     def _count(self, rows: _Rows, error: float) -> None:
         """Count certain matches and collect possible ones; the cosines are off by at most `error`."""
         query = self._query
         if query.min_score == 0:  # otherwise words alone do not make a match
             possible = np.zeros(len(rows), np.bool_)
-            if self._vector is not None:
-                possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * _SLACK
+            if rows.cosines is not None:
+                possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * SLACK
             if rows.holds_word is not None:
                 self._total += int(np.count_nonzero(rows.holds_word))
                 possible &= ~rows.holds_word
             rows = rows.at(np.flatnonzero(possible))
         if not len(rows):
             return
-        undecided = self._count_certain(rows, self._bounds(rows))
+        undecided = self._count_certain(rows, self._cosine_bounds(rows))
         self._undecided_rows += len(undecided)
         if self._undecided_rows <= LOOK_AGAIN * self._recount:
             self._undecided.append(rows.at(undecided))
@@ -509,11 +470,10 @@ class _Search:
             return False
         pool, query = _nothing(), self._query
         for rows in self._undecided:
-            bounds = self._bounds(rows, fine=True)
-            places = self._count_certain(rows, bounds)
-            pool += _Pool.of(rows.number, rows.rows[places], bounds.scores[1][places])
-        if len(pool) > self._recount:
-            return False
+            places = self._count_certain(rows, self._cosine_bounds(rows, fine=True))
+            pool += _Pool.of(rows.number, rows.rows[places], np.ones(len(places), np.float32))
+        if not len(pool) or len(pool) > self._recount:
+            return not len(pool)
         scored = self._exactly(pool)
         matches = scored.bm25 > 0
         if self._vector is not None:
@@ -521,17 +481,18 @@ class _Search:
         self._total += int(np.count_nonzero(matches & (scored.scores >= query.min_score)))
         return True
 
-    def _count_certain(self, rows: _Rows, bounds: _Bounds) -> NDArray[np.intp]:
-        """Count the certain matches; return the places of possible ones."""
+    def _count_certain(self, rows: _Rows, cosines: tuple[Floats32, Floats32] | None) -> NDArray[np.intp]:
+        """Count the certain matches, given bounds of the cosines; return the places of possible ones."""
         query = self._query
         certain = np.zeros(len(rows), np.bool_) if rows.holds_word is None else rows.holds_word
         possible = certain
-        if self._vector is not None:
-            certain = certain | (bounds.cosines[0] >= query.scoring.cosine_floor + _SLACK)
-            possible = possible | (bounds.cosines[1] >= query.scoring.cosine_floor - _SLACK)
+        if cosines is not None:
+            certain = certain | (cosines[0] >= query.scoring.cosine_floor + SLACK)
+            possible = possible | (cosines[1] >= query.scoring.cosine_floor - SLACK)
         if query.min_score > 0:
-            certain = certain & (bounds.scores[0] >= query.min_score)
-            possible = possible & (bounds.scores[1] >= query.min_score)
+            low, high = self._formula.bounds(cosines, rows.words)
+            certain = certain & (low >= query.min_score)
+            possible = possible & (high >= query.min_score)
         self._total += int(np.count_nonzero(certain))
         return np.flatnonzero(possible & ~certain)
 
@@ -563,11 +524,8 @@ class _Search:
         if self._vector is not None and len(pool):
             order = np.argsort(ids)
             cosines[order] = self._vector.exact(self._originals(ids[order]))
-        scores = fuse(
-            None if self._vector is None else cosines,
-            None if self._bm25 is None else bm25,
-            self._query.scoring,
-            self._total_weight,
+        scores = self._formula.exact(
+            None if self._vector is None else cosines, None if self._bm25 is None else bm25
         )
         return _Scored(ids, cosines, bm25, scores)
 

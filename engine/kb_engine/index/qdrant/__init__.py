@@ -1,10 +1,10 @@
-"""An index in Qdrant, on one server or a cluster: shards hold chunks, and replicas hold shards.
+"""A following index in Qdrant, on one server or a cluster: shards hold chunks, and replicas hold shards.
 
 Each chunk is a point with the chunk's id: its vector, its words as a sparse vector, and the fields for
 filters as payload. `points.py` defines the points, `mark.py` stores the generation and controls write access,
-`search.py` finds the best chunks and proves them.
+`querying.py` finds the best chunks and proves them.
 
-This package needs the extra `qdrant`; its settings do not.
+This package needs the extra `qdrant`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from kb_engine.index.port import (
 from kb_engine.index.qdrant.collection import Collection, client_for
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark, Marker, OvertakenWriter
 from kb_engine.index.qdrant.points import among, batches, equals, mean_length, points_of, terms_of
-from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from kb_engine.index.qdrant.querying import Searcher
+from kb_engine.index.qdrant_settings import QdrantSettings
 from kb_engine.index.words import ANALYSER
 
 REQUEST_BYTES = 4 * 1024 * 1024

@@ -24,10 +24,8 @@ from qdrant_client import models as q
 
 from kb_contracts.access.reach import Reach
 from kb_engine.index.port import IndexedDocument, Selection
+from kb_engine.index.score import K1, B
 from kb_engine.index.words import Analyser
-
-K1, B = 1.2, 0.75
-"""The values of FTS5."""
 
 MEANING, WORDS = "meaning", "words"
 """The names of the vectors."""

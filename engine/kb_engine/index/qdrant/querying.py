@@ -28,11 +28,11 @@ import numpy as np
 from qdrant_client import models as q
 
 from kb_contracts.access.reach import Reach
-from kb_engine.index.port import Candidates, IndexQuery
+from kb_engine.index.port import Candidate, Candidates, IndexQuery
 from kb_engine.index.qdrant.collection import Collection
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark
 from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, reached, selected, share, term_number
-from kb_engine.index.ranking import Floats, fuse, scores_of, select
+from kb_engine.index.score import Formula, select
 from kb_engine.index.words import Analyser, weigh_words
 
 FIRST_DEPTH = 256
@@ -70,6 +70,10 @@ class Question:
     total_weight: float
     conditions: list[q.Condition]
     average: float
+
+    @property
+    def formula(self) -> Formula:
+        return Formula(self.query.mode, self.query.scoring, self.total_weight)
 
     @property
     def by_meaning(self) -> bool:
@@ -285,9 +289,8 @@ def _ranked(question: Question, seen: Seen) -> Candidates:
 
 def _best_unseen(question: Question, seen: Seen) -> float:
     """Return the highest possible score of an unseen chunk."""
-    cosine: Floats | None = np.array([seen.most_cosine]) if question.by_meaning else None
-    bm25: Floats | None = np.array([seen.most_bm25]) if question.by_words else None
-    return float(fuse(cosine, bm25, question.query.scoring, question.total_weight)[0])
+    (most,) = question.formula.of([Candidate(0, seen.most_cosine, seen.most_bm25)])
+    return most
 
 
 def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
@@ -299,5 +302,5 @@ def _is_proven(question: Question, seen: Seen, found: Candidates) -> bool:
         return True
     if len(found.best) < question.query.top:
         return False
-    (worst,) = scores_of(found.best[-1:], question.query.scoring, question.total_weight)
+    (worst,) = question.formula.of(found.best[-1:])
     return unseen < worst

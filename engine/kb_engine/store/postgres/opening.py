@@ -12,7 +12,6 @@ from kb_engine.address import Address
 from kb_engine.embed.context import Passage
 from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
-from kb_engine.index.postgres.building import remove_index
 from kb_engine.index.words import Analyser
 from kb_engine.store.port import (
     REINDEX_BATCH,
@@ -30,6 +29,7 @@ from kb_engine.store.port import (
 )
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, rows, value
+from kb_engine.store.postgres.search.building import remove_index
 from kb_engine.store.postgres.transaction import (
     insert_postings,
     layout_version,

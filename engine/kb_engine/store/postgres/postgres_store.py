@@ -40,10 +40,6 @@ import asyncpg
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Candidates, Index, IndexQuery, Vector
-from kb_engine.index.postgres import EXACT_BELOW
-from kb_engine.index.postgres.building import keep_index
-from kb_engine.index.postgres.hybrid import find_candidates
-from kb_engine.index.postgres.words import Words
 from kb_engine.spool import Spool, SpoolFile, on_disk
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
 from kb_engine.store.port import (
@@ -73,7 +69,11 @@ from kb_engine.store.postgres.connection import (
     was_cut_off,
 )
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
+from kb_engine.store.postgres.search.building import keep_index
+from kb_engine.store.postgres.search.hybrid import find_candidates
+from kb_engine.store.postgres.search.words import Words
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
+from kb_engine.store.postgres_defaults import EXACT_BELOW, LEASE_SECONDS
 from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.store import Store, bounded, original_lost, utc_now
@@ -84,8 +84,6 @@ Attempt = Callable[[], Awaitable[object]]
 WithRoom = Callable[[Attempt, Attempt], Awaitable[object]]
 """Runs the first attempt; if the disk is full, makes room and runs the second."""
 
-LEASE_SECONDS = 30.0
-"""Lifetime of a lease without renewal, in seconds; then the jobs of the engine are free for all engines."""
 BEATS = 3
 """Heartbeats per lifetime of a lease."""
 _FILE_LEASES = 4
@@ -120,7 +118,7 @@ async def open_postgres(
 ) -> PostgresStore:
     """Open the base at `address`, creating or migrating it first; wait up to `wait` seconds for its server.
 
-    From `exact_below` chunks on, searches by meaning use an approximate index (`index/postgres`). `index`
+    From `exact_below` chunks on, searches by meaning use an approximate index (`postgres/search`). `index`
     answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
     target of an unfinished migration.
 

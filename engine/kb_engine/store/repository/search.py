@@ -10,7 +10,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Selection
-from kb_engine.index.ranking import rank
+from kb_engine.index.score import rank
 from kb_engine.store.clock import stamp
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository.reach import Condition, of_document, starts_with

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kb_engine.index.postgres import hybrid
+from kb_engine.store.postgres.search import hybrid
 from tests.support.far_indexes import FAR, far_away
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Base, build_vector_index, new_place, opened

@@ -14,7 +14,7 @@ from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import IndexQuery
-from kb_engine.index.ranking import Ranked, rank
+from kb_engine.index.score import Ranked, rank
 from kb_engine.index.words import Analyser
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_engine.index.postgres import hybrid, words
+from kb_engine.store.postgres.search import hybrid, words
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, axis, new_file, opened, prepared

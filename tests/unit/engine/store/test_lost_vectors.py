@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.access.reach import REACH, Reach
-from kb_engine.index.postgres import hybrid as postgres_search
+from kb_engine.store.postgres.search import hybrid as postgres_search
 from kb_engine.store.repository import documents
 from tests.support.stores import Base, Place, direct, meaning, opened
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kb_contracts.api.models import Mode
-from kb_engine.index import ranking
+from kb_engine.index import score
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded import vectors as embedded_vectors
 from kb_engine.index.embedded.selection import RECOUNT_ROWS, Originals, Segment, WordScores, select
@@ -90,7 +90,7 @@ def exactly(
         assert query.vector is not None
         cosines = np.vecdot(vectors[rows], query.vector).astype(np.float64)
     words = None if query.mode == "vector" else bm25[rows].astype(np.float64)
-    return ranking.select(rows + 1, cosines, words, query, REACH)
+    return score.select(rows + 1, cosines, words, query, REACH)
 
 
 @given(

@@ -9,10 +9,10 @@ from typing import Any
 
 from kb_contracts.access.reach import Reach
 from kb_engine.index.port import IndexQuery
-from kb_engine.index.postgres.building import VALID
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, row, rows, value
+from kb_engine.store.postgres.search.building import VALID
 from kb_engine.store.postgres.transaction import expect_embedder, expect_length
 from kb_engine.store.repository import search as filters
 from kb_engine.store.repository.reach import of_document

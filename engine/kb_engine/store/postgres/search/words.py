@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kb_contracts.access.reach import Reach
-from kb_engine.index.postgres.state import MOST_REACHES, Extent, ReachedSizes
 from kb_engine.store.postgres.connection import Db, rows
+from kb_engine.store.postgres.search.state import MOST_REACHES, Extent, ReachedSizes
 from kb_engine.store.repository.reach import of_document
 
 BUDGET_CHUNKS = 10_000

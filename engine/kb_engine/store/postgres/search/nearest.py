@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kb_engine.index.port import IndexQuery
-from kb_engine.index.postgres.building import half_of
-from kb_engine.index.postgres.state import State, selected
 from kb_engine.store.postgres.connection import Db, rows
+from kb_engine.store.postgres.search.building import half_of
+from kb_engine.store.postgres.search.state import State, selected
 
 _EFFORT = 200
 """Number of candidates during a graph search (`hnsw.ef_search`)."""

@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from kb_contracts.api import models as m
-from kb_engine.index.port import Candidate, Candidates, IndexQuery, Scoring
-from kb_engine.index.postgres.state import ALL, State, selected
-from kb_engine.index.postgres.words import Terms
-from kb_engine.index.ranking import DECIMALS, Floats, select
+from kb_engine.index.port import Candidate, Candidates, IndexQuery
+from kb_engine.index.score import K1, B, Floats, Formula, select
 from kb_engine.store.postgres.connection import Db, rows, value
+from kb_engine.store.postgres.search.state import ALL, State, selected
+from kb_engine.store.postgres.search.words import Terms
 from kb_engine.store.repository import search as filters
 
-K1, B = 1.2, 0.75
-"""The values of FTS5."""
 _BM25 = f"""
   SELECT p.chunk_id, sum(a.weight * p.frequency * {K1 + 1}
     / (p.frequency + {K1} * ({1 - B} + {B} * p.length / ?::float8))) AS bm25
@@ -26,8 +23,6 @@ _BM25 = f"""
 """  # noqa: S608
 """Parameters: the average length, the terms and their weights; to be grouped by `p.chunk_id`."""
 _COSINE = "-(v.vector <#> ?::real[]::vector)"
-_MEANING = "least(greatest(cosine, 0.0), 1.0)"
-_WORDING = "bm25 / (bm25 + ?::float8)"
 
 
 async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
@@ -101,7 +96,7 @@ def _statement(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list
     """Build the statement for total and best chunks: columns total, chunk_id, cosine, bm25, scored."""
     scoring = query.scoring
     parts, values = _parts(state, query, terms)
-    score, weights = _formula(query.mode, scoring, terms.total_weight)
+    score, constants = Formula(query.mode, scoring, terms.total_weight).sql()
     near = "false" if query.mode == "fts" else "cosine >= ?::float8"
     floor = [] if query.mode == "fts" else [scoring.cosine_floor]
     answering = "AND matches" if query.mode == "fts" else ""
@@ -109,9 +104,7 @@ def _statement(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list
     sql = f"""
 WITH parts AS ({parts} OFFSET 0),
 scored AS MATERIALIZED (
-  SELECT chunk_id, cosine, bm25, bm25 > 0 OR {near} AS matches,
-    round({score} * 1e{DECIMALS}) / 1e{DECIMALS} AS score
-  FROM parts),
+  SELECT chunk_id, cosine, bm25, bm25 > 0 OR {near} AS matches, {score} AS score FROM parts),
 best AS (
   SELECT chunk_id, score, cosine, bm25 FROM scored WHERE score >= ?::float8 {answering}
   ORDER BY score DESC, chunk_id LIMIT ?)
@@ -119,7 +112,7 @@ SELECT t.total, b.chunk_id, b.cosine, b.bm25, t.scored FROM (
   SELECT count(*) FILTER (WHERE matches AND score >= ?::float8) AS total, count(*) AS scored FROM scored) t
 LEFT JOIN best b ON true ORDER BY b.score DESC, b.chunk_id
 """  # noqa: S608
-    return sql, [*values, *floor, *weights, query.min_score, query.top, query.min_score]
+    return sql, [*values, *floor, *constants, query.min_score, query.top, query.min_score]
 
 
 def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any]]:
@@ -142,13 +135,3 @@ def _parts(state: State, query: IndexQuery, terms: Terms) -> tuple[str, list[Any
         f"LEFT JOIN ({hits} GROUP BY p.chunk_id) h ON h.chunk_id = n.chunk_id"
     )
     return sql, [*vector, *chosen, *values]
-
-
-def _formula(mode: m.Mode, scoring: Scoring, total_weight: float) -> tuple[str, list[Any]]:
-    saturation = scoring.saturation * total_weight
-    if mode == "fts":
-        return _WORDING, [saturation]
-    if mode == "vector":
-        return _MEANING, []
-    mixed = f"least(greatest(?::float8 * {_MEANING} + ?::float8 * {_WORDING}, 0.0), 1.0)"
-    return mixed, [scoring.weight, 1.0 - scoring.weight, saturation]

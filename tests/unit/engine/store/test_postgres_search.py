@@ -9,8 +9,8 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Vectors
-from kb_engine.index.postgres import hybrid
 from kb_engine.store.port import Found
+from kb_engine.store.postgres.search import hybrid
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import DIMENSIONS, Base, axis, build_vector_index, opened

@@ -10,12 +10,19 @@ import asyncpg
 import numpy as np
 import pytest
 
-from kb_engine.index.postgres import building
-from kb_engine.index.postgres.building import VALID, CannotIndex, Due, build_index, index_due, keep_index
 from kb_engine.store.port import EmbedderIdentity, StoreEvent
 from kb_engine.store.postgres.connection import Connections
 from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
+from kb_engine.store.postgres.search import building
+from kb_engine.store.postgres.search.building import (
+    VALID,
+    CannotIndex,
+    Due,
+    build_index,
+    index_due,
+    keep_index,
+)
 from kb_engine.store.postgres.transaction import BUILDING
 from kb_engine.store.repository import documents
 from tests.support.eventually import eventually_async

@@ -23,14 +23,14 @@ from dataclasses import replace
 from itertools import chain
 
 from kb_engine.index.port import Candidate, Candidates, IndexQuery
-from kb_engine.index.postgres.exact import K1, any_holds, score_all, score_few, score_some
-from kb_engine.index.postgres.nearest import nearest
-from kb_engine.index.postgres.state import State, read_state
-from kb_engine.index.postgres.words import Known, Terms, Words, affordable, weighed
-from kb_engine.index.ranking import scores_of
+from kb_engine.index.score import K1, Formula
 from kb_engine.index.words import Analyser, Word, weigh_words
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db
+from kb_engine.store.postgres.search.exact import any_holds, score_all, score_few, score_some
+from kb_engine.store.postgres.search.nearest import nearest
+from kb_engine.store.postgres.search.state import State, read_state
+from kb_engine.store.postgres.search.words import Known, Terms, Words, affordable, weighed
 
 FEW_CHUNKS = 2_000
 """Maximum number of chunks that counts as few."""
@@ -103,12 +103,13 @@ def _settled(
 
     Such a chunk may contain all the remaining words, at the maximum frequency effect.
     """
+    if len(best.best) < query.top:
+        return False
     cosine, bm25 = (pool[-1].cosine, pool[-1].bm25) if pool else (None, None)
     if near:
         cosine = min(near.values())
-    if query.mode != "vector":
-        bm25 = (bm25 or 0.0) + (K1 + 1) * sum(rest.weights)
-    if len(best.best) < query.top:
-        return False
-    worst = scores_of(best.best[query.top - 1 : query.top], query.scoring, rest.total_weight)
-    return worst >= scores_of([Candidate(0, cosine, bm25)], query.scoring, rest.total_weight)
+    elif cosine is None:
+        cosine = 1.0
+    unseen = Candidate(0, cosine, (bm25 or 0.0) + (K1 + 1) * sum(rest.weights))
+    worst, most = Formula(query.mode, query.scoring, rest.total_weight).of([best.best[query.top - 1], unseen])
+    return worst >= most

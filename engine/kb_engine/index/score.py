@@ -1,0 +1,222 @@
+"""The score, shared by all indexes: its formula, its bounds, its SQL, and the order of results.
+
+    score = weight * min(max(0, cosine), 1) + (1 - weight) * bm25 / (bm25 + saturation)
+
+The formula is written twice: as `Formula.scores` for arrays of both precisions, and as `Formula.sql` for
+PostgreSQL. The constants belong to the embedder (`Scoring`). The saturation is proportional to the total
+weight of the query's words (`words.py`), so that a score means the same for every query and in every base.
+
+Within a query the score is monotonic in both parts and depends on nothing more. So bounds of the cosine give
+bounds of the score, and no unseen chunk exceeds the score of the best unseen parts. It is between 0 and 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_contracts.api import models as m
+from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Scoring
+
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+Array = TypeVar("Array", Floats, Floats32)
+Number = TypeVar("Number", float, Floats, Floats32)
+
+FLOOR_SIZE = 30
+FLOOR_STEP = 0.05
+LARGEST_SIZE = 10_000
+"""The best of many unrelated passages is closer by chance than the best of few, so the floor rises by
+`FLOOR_STEP` with every tenfold. Beyond the largest size it stays constant, because good results would be
+called weak.
+"""
+
+K1, B = 1.2, 0.75
+"""The constants of BM25, as in FTS5."""
+DECIMALS = 6
+"""Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""
+SLACK = 2e-6
+"""Half a unit of the last decimal of a rounded score, plus the preceding rounding errors of float32."""
+
+
+def fused(weight: float, meaning: Number, words: Number) -> Number:
+    """Return the score of a meaning and of words that are each between 0 and 1."""
+    return weight * meaning + (1.0 - weight) * words
+
+
+def words_at_floor(scoring: Scoring) -> float:
+    """Return the words' part, between 0 and 1, of a score at both floors: the inverse of `fused`."""
+    return (scoring.floor - scoring.weight * scoring.cosine_floor) / (1.0 - scoring.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """The score of a query's chunks.
+
+    `total_weight` is the total weight of the query's words; if it is 0, words do not count. Arrays have one
+    element per chunk. Cosines are None in mode `fts`, and the words' part in mode `vector` or without words.
+    """
+
+    mode: m.Mode
+    scoring: Scoring
+    total_weight: float
+
+    @property
+    def weight(self) -> float:
+        """The share of the cosine, 0 to 1."""
+        if self.mode == "fts":
+            return 0.0
+        return self.scoring.weight if self.mode == "hybrid" and self.total_weight else 1.0
+
+    @property
+    def saturation(self) -> float:
+        """The BM25 at which the words' part is one half, above 0."""
+        return float(self.scoring.saturation * (self.total_weight or 1.0))
+
+    def words(self, bm25: Array) -> Array:
+        """Return the words' part of each chunk, between 0 and 1."""
+        return bm25 / (bm25 + self.saturation)
+
+    def scores(self, cosines: Array | None, words: Array | None) -> Array:
+        """Return the scores before rounding, in the precision of the parts."""
+        if cosines is None:
+            assert words is not None, "a mode asks for one part at least"
+            return words
+        meaning = np.minimum(np.maximum(cosines, 0), 1)
+        return meaning if words is None else fused(self.weight, meaning, words)
+
+    def exact(self, cosines: Floats | None, bm25: Floats | None) -> Floats:
+        """Return the scores as they are compared and returned."""
+        words = None if bm25 is None else self.words(bm25)
+        return np.asarray(np.round(self.scores(cosines, words), DECIMALS), np.float64)
+
+    def bounds(
+        self, cosines: tuple[Floats32, Floats32] | None, words: Floats32 | None
+    ) -> tuple[Floats32, Floats32]:
+        """Return lower and upper bounds of the exact scores, given bounds of the cosines."""
+        low, high = cosines or (None, None)
+        slack = np.float32(SLACK)
+        return self.scores(low, words) - slack, self.scores(high, words) + slack
+
+    def may_reach(
+        self, threshold: float, cosines: Floats32 | None, error: float, words: Floats32 | None
+    ) -> Mask:
+        """Return a mask of the chunks whose exact score may be `threshold` or more, if each cosine is off by
+        at most `error`.
+        """
+        return self.scores(cosines, words) >= threshold - self.weight * error - 2 * SLACK
+
+    def sql(self) -> tuple[str, list[float]]:
+        """Return the exact score as a PostgreSQL expression of the columns `cosine` and `bm25`, and the
+        values of its placeholders.
+        """
+        weight = self.weight
+        meaning, words = "least(greatest(cosine, 0.0), 1.0)", "bm25 / (bm25 + ?::float8)"
+        if weight == 0:
+            score, values = words, [self.saturation]
+        elif weight == 1:
+            score, values = meaning, []
+        else:
+            score = f"?::float8 * {meaning} + ?::float8 * ({words})"
+            values = [weight, 1.0 - weight, self.saturation]
+        return f"round(({score}) * 1e{DECIMALS}) / 1e{DECIMALS}", values
+
+    def of(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the exact scores of candidates, in their order; a part that is None counts as 0."""
+        cosines = np.array([candidate.cosine or 0.0 for candidate in candidates])
+        bm25 = np.array([candidate.bm25 or 0.0 for candidate in candidates])
+        found: list[float] = self.exact(
+            None if self.mode == "fts" else cosines, None if self.weight == 1 else bm25
+        ).tolist()
+        return found
+
+
+def select(
+    chunk_ids: Ids, cosines: Floats | None, bm25: Floats | None, query: IndexQuery, total_weight: float
+) -> Candidates:
+    """Return the best of all chunks that pass the filters, given both parts of each.
+
+    `total_weight` is the total weight of the query; if it is 0, words do not count. `chunk_ids` are in
+    ascending order: of equal scores the lower id comes first.
+    """
+    if not total_weight:
+        bm25 = None
+    if cosines is None and bm25 is None:
+        return Candidates((), 0)
+    scores = Formula(query.mode, query.scoring, total_weight).exact(cosines, bm25)
+    matches = bm25 > 0 if bm25 is not None else np.zeros(len(scores), np.bool_)
+    if cosines is not None:
+        matches = matches | (cosines >= query.scoring.cosine_floor)
+    passing = scores >= query.min_score
+    total = int(np.count_nonzero(matches & passing))
+    # Without vectors there is no similarity: only chunks with a word of the query are results.
+    answering = np.flatnonzero(passing if cosines is not None else passing & matches)
+    values = scores[answering]
+    if len(values) > query.top:
+        worst = np.partition(values, len(values) - query.top)[len(values) - query.top]
+        answering = answering[values >= worst]
+    best = answering[np.argsort(-scores[answering], kind="stable")[: query.top]]
+    return Candidates(
+        [
+            Candidate(
+                int(chunk_ids[place]),
+                None if cosines is None else float(cosines[place]),
+                None if bm25 is None else float(bm25[place]),
+            )
+            for place in best
+        ],
+        total,
+        total_weight,
+        len(scores),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate with its score."""
+
+    chunk_id: int
+    score: float
+    explanation: m.Explanation
+
+
+def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]:
+    """Return the candidates by descending score, ties by chunk id; and True if the best match is weak."""
+    if not candidates.best:
+        return [], True
+    formula = Formula(query.mode, query.scoring, candidates.total_weight)
+    weight, saturation = formula.weight, formula.saturation
+    ranked = [
+        Ranked(
+            candidate.chunk_id,
+            score,
+            m.Explanation(
+                cosine=candidate.cosine, bm25=candidate.bm25 or None, weight=weight, saturation=saturation
+            ),
+        )
+        for candidate, score in zip(candidates.best, formula.of(candidates.best), strict=True)
+    ]
+    ranked.sort(key=lambda each: (-each.score, each.chunk_id))
+    return ranked, ranked[0].score < floor(query, candidates)
+
+
+def floor(query: IndexQuery, candidates: Candidates) -> float:
+    """Return the score below which the best of these candidates is a weak match.
+
+    In mode `fts` it is the words' contribution at the floor of `hybrid`, if words contribute at all.
+    """
+    scoring = query.scoring
+    if query.mode == "vector" or not candidates.total_weight:
+        least = scoring.cosine_floor
+    elif query.mode == "hybrid" or scoring.weight == 1:
+        least = scoring.floor
+    else:
+        least = words_at_floor(scoring)
+    size = min(max(candidates.size, 1), LARGEST_SIZE)
+    return least + FLOOR_STEP * math.log10(size / FLOOR_SIZE)

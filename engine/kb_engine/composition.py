@@ -52,7 +52,7 @@ _IDLE_SECONDS = 10.0
 
 
 def embedder_of(settings: EngineSettings) -> Embedder:
-    """Return the embedder of the settings. Raises EmbedderUnknown."""
+    """Return the embedder of the settings. Raises StartError. It blocks: it may download a model."""
     try:
         return embedder_from(settings.embedder, settings)
     except ValueError as error:

@@ -98,6 +98,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/embedders.md": dict.fromkeys(
         [
             "export KB_EMBEDDER=minilm-openvino",
+            "export KB_EMBEDDER=fastembed",
+            "export KB_EMBEDDING_MODEL=intfloat/multilingual-e5-small",
             "export KB_EMBEDDER=onnx",
             "export KB_EMBEDDING_FOLDER=~/models/multilingual-e5-small",
             "export KB_EMBEDDING_DOCUMENT_PREFIX='passage: '",

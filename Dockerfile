@@ -59,7 +59,8 @@ RUN python -m pip uninstall --quiet --yes --root-user-action=ignore pip \
 COPY deploy/image/healthcheck.py /usr/local/lib/kb/healthcheck.py
 ENV PATH=/opt/kb/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    KB_HOME=/data
+    KB_HOME=/data \
+    KB_MODELS=/data/models
 LABEL org.opencontainers.image.version="3.0.0" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.vendor="kb"

@@ -221,7 +221,7 @@ COMMANDS = (
         _arg("--doc-type", choices=get_args(m.DocType), help="only documents of this type"),
         _arg("--min-score", type=_number(float, 0, 1), default=0.0, metavar="S",
              help="minimum score of hits, from 0 to 1"),
-        _arg("--explain", action="store_true", help="explain each score"),
+        _arg("--explain", action="store_true", help="explain why each passage was found, and its score"),
         _arg("--full", action="store_true", help="show complete passages"),
     )),
     Command("get", "kb_cli.documents:get", "show a document, or list documents", (
@@ -299,6 +299,10 @@ COMMANDS = (
         _arg("dataset", nargs="?", metavar="DATASET",
              help="folder in BEIR's layout, ingested into a separate base; or file of questions and "
              "documents, for a running engine"),
+        _arg("--from-base", action="store_true",
+             help="take questions from the headings of a running engine's documents"),
+        _arg("--questions", type=_POSITIVE, default=200, metavar="N",
+             help="maximum number of questions from the base (default 200)"),
         _arg("--queries", choices=("all", "odd", "even"), default="all",
              help="use all queries, or those at odd or even positions, counted from 1"),
         _arg("--unanswerable", metavar="FILE", help="file of questions without answers, to measure weak"),

@@ -167,11 +167,14 @@ def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:
     """Return the embedder of the settings, for a command that works on a base without an engine.
 
     Raises:
-        CliError: there is no such embedder.
+        CliError: there is no such embedder, or its model cannot be downloaded.
     """
     from kb_engine.embed.offline import OfflineEmbedder
+    from kb_engine.start_errors import StartError
 
     try:
         return OfflineEmbedder(settings)
     except ValueError as error:
         raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    except StartError as error:
+        raise CliError(Exit.FAILED, str(error)) from error

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from kb_cli.config import client_settings, engine
+from kb_cli.explained import reason
 from kb_cli.output import CliError, Exit, Output, confirmed, did_you_mean
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
@@ -173,6 +174,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
             meaning = "no say" if explain.cosine is None else f"{explain.cosine:.3f}"
             words = "no say" if explain.bm25 is None else f"{explain.bm25:.3f}"
             weighed = f"meaning {meaning} × {explain.weight:g}, words {words}"
+            out.text(f"   {reason(options.query, result)}", style="dim")
             out.text(f"   {weighed} (saturation {explain.saturation:g})", style="dim")
             if explain.relevance is not UNSET:
                 out.text(f"   reranked: {explain.relevance:.3f}", style="dim")

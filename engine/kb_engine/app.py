@@ -54,7 +54,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         *settings.rerank.warnings(),
     ):
         logger.warning(warning)
-    embedder = embedder_of(settings)
+    embedder = await asyncio.to_thread(embedder_of, settings)
     keys = await asyncio.to_thread(keys_of, settings)
     audit = audit_log_of(settings)
     engine = await assemble(settings, embedder)

@@ -8,6 +8,7 @@ import logging
 import time
 from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import cast
 
@@ -25,7 +26,7 @@ from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.keys import key_ring
-from kb_engine.rerank.rerank_settings import RerankSettings
+from kb_engine.rerank.rerank_settings import LOCAL, RerankSettings
 from kb_engine.rerank.reranker import Reranker
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -34,6 +35,7 @@ from kb_engine.start_errors import (
     EmbedderUnknown,
     HomeNotWritable,
     KeysUnusable,
+    RerankerUnknown,
 )
 from kb_engine.store.port import Bounds, EmbedderIdentity
 from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
@@ -52,7 +54,7 @@ _IDLE_SECONDS = 10.0
 
 
 def embedder_of(settings: EngineSettings) -> Embedder:
-    """Return the embedder of the settings. Raises EmbedderUnknown."""
+    """Return the embedder of the settings. Raises StartError. It blocks: it may download a model."""
     try:
         return embedder_from(settings.embedder, settings)
     except ValueError as error:
@@ -160,7 +162,7 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
 
     scan = Scan(store, encoder, pipeline, settings.scan_position, Pace(settings.scan_days, is_idle))
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    reranker = reranker_from(settings.rerank)
+    reranker = await asyncio.to_thread(reranker_from, settings.rerank, settings.fastembed.models)
     engine = Engine(
         settings=settings,
         store=store,
@@ -218,8 +220,19 @@ def _index_from(settings: EngineSettings) -> Index | None:
         raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, settings.index) from error
 
 
-def reranker_from(settings: RerankSettings) -> Reranker | None:
-    """Return the reranker, not connected yet; None if no URL is set."""
+def reranker_from(settings: RerankSettings, models: Path) -> Reranker | None:
+    """Return the reranker, not connected yet; None if no URL is set. A local one may download its model.
+
+    Raises:
+        StartError: its model, or a package, is missing.
+    """
+    if settings.api == LOCAL:
+        from kb_engine.rerank.local import LocalReranker
+
+        try:
+            return LocalReranker(settings, models)
+        except SettingsError as error:
+            raise RerankerUnknown(str(error)) from error
     if not settings.url:
         return None
     from kb_engine.rerank.endpoint import EndpointReranker

@@ -3,6 +3,7 @@
 StartError
   HomeNotWritable      the data folder cannot be created or written
   EmbedderUnknown      KB_EMBEDDER names no embedder
+  RerankerUnknown      KB_RERANK_MODEL names no model
   KeysUnusable         the key file is damaged, or cannot be read
   DriverMissing        KB_STORE or VECTOR_DB_TYPE needs a package that is not installed
   CannotEncrypt        the certificate is unusable
@@ -29,6 +30,10 @@ class KeysUnusable(StartError):
 
 class EmbedderUnknown(StartError):
     """`KB_EMBEDDER` names no embedder."""
+
+
+class RerankerUnknown(StartError):
+    """`KB_RERANK_MODEL` names no model."""
 
 
 class DriverMissing(StartError):

@@ -164,6 +164,7 @@ def prepare_evaluation(reader: Reader) -> None:
     (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1\t1\n2\t2\t1\n3\t3\t1\n")
     (reader.checkout / "nothing.jsonl").write_text('{"question": "who signed the treaty of Tordesillas"}\n')
     reader.run("kb addnote 'Pensions are revalued in July' --title handbook --collection evaluation")
+    reader.run("kb addnote 'The board grants it' --title 'Parental leave' --collection evaluation")
     asked = {"question": "how are pensions revalued", "document": "handbook"}
     (reader.checkout / "questions.jsonl").write_text(json.dumps(asked) + "\n")
     reader.exported["KB_EMBEDDER"] = "hash"

@@ -98,6 +98,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/embedders.md": dict.fromkeys(
         [
             "export KB_EMBEDDER=minilm-openvino",
+            "export KB_EMBEDDER=fastembed",
+            "export KB_EMBEDDING_MODEL=intfloat/multilingual-e5-small",
             "export KB_EMBEDDER=onnx",
             "export KB_EMBEDDING_FOLDER=~/models/multilingual-e5-small",
             "export KB_EMBEDDING_DOCUMENT_PREFIX='passage: '",
@@ -110,6 +112,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "wants models and endpoints: tests/unit/engine/embed has each of these embedders",
     ),
     "docs/first-hour.md": {"make run": STARTED},
+    "docs/ranking.md": dict.fromkeys(
+        ["export KB_RERANK_API=local", "export KB_RERANK_MODEL=Xenova/ms-marco-MiniLM-L-6-v2"],
+        "wants a model: tests/unit/engine/rerank has one made for it",
+    ),
     "docs/folders.md": {
         "systemctl --user enable --now kb-watch": "wants systemd",
         "kb add https://example.org/guide.html --collection web": INTERNET,

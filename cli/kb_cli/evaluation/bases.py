@@ -117,7 +117,7 @@ class RunningBase:
             CliError: a line names no document, or a document that the base does not have.
         """
         known: dict[str, set[int]] = {}
-        for document in self._documents():
+        for document in self.documents():
             names = (str(document.id), document.uid, document.title, document.filename)
             for name in filter(None, (*names, *document.source_paths)):
                 known.setdefault(name, set()).add(document.id)
@@ -137,7 +137,8 @@ class RunningBase:
         results = self.client.call(SEARCH, body=request).results
         return list(dict.fromkeys(str(result.document.id) for result in results))
 
-    def _documents(self) -> Iterator[m.Document]:
+    def documents(self) -> Iterator[m.Document]:
+        """Yield all documents, by id."""
         offset = 0
         while page := self.client.call(
             LIST_DOCUMENTS, query=DocumentsQuery(limit=_PAGE, offset=offset, sort_by="id", sort_order="asc")

@@ -12,6 +12,7 @@ from kb_cli.config import engine
 from kb_cli.evaluation.bases import Base, RunningBase, ScratchBase, scratch_base
 from kb_cli.evaluation.dataset import Dataset, Question, own_questions
 from kb_cli.evaluation.metrics import Difference, Interval, scores_of
+from kb_cli.evaluation.proposals import proposed, worst
 from kb_cli.evaluation.runs import (
     MAIN,
     MODES,
@@ -45,13 +46,18 @@ def run(options: argparse.Namespace, out: Output) -> None:
         if not out.answered(compared):
             _print_comparison(compared, out)
         return
-    if options.dataset is None:
+    if options.from_base and options.dataset is not None:
+        raise CliError(Exit.USAGE, "--from-base proposes the questions itself, and takes no dataset")
+    if options.dataset is None and not options.from_base:
         raise CliError(Exit.USAGE, "name a dataset, a file of questions, or two runs to --compare")
     for path in filter(None, (options.output, options.plot)):
         if not Path(path).parent.is_dir():  # fail before minutes of work rather than after
             raise CliError(Exit.USAGE, f"{path}: there is no such folder")
     plot = _plotter(options.plot)
     unanswerable = _unanswerable(options.unanswerable)
+    if options.from_base:
+        _from_base(options, unanswerable, plot, out)
+        return
     dataset = Path(options.dataset)
     if dataset.is_dir():
         judged = _on_scratch(options, dataset, unanswerable, out)
@@ -91,6 +97,32 @@ def _on_running(
     with engine(options) as client:
         base = RunningBase(client)
         return _ask(base, [*base.questions(own), *unanswerable], out)
+
+
+def _from_base(
+    options: argparse.Namespace,
+    unanswerable: Sequence[Question],
+    plot: Callable[[Mapping[m.Mode, Figures], str], None],
+    out: Output,
+) -> None:
+    with engine(options) as client:
+        base = RunningBase(client)
+        documents = list(base.documents())
+        questions = proposed(client, documents, options.questions, options.seed)
+        judged = _ask(base, [*questions, *unanswerable], out)
+    if options.output is not None:
+        write_run(Path(options.output), judged)
+    found = figures(judged, options.seed)
+    plot(found, "headings of the base")
+    titles = {str(document.id): document.title for document in documents}
+    low = worst([each for each in judged if each.gains], titles)
+    if not out.answered({"figures": found, "worst": low}):
+        _print(found, out)
+        rows = [
+            [each.question[:_QUESTION_CHARS], each.document, f"{each.ndcg:.3f}", each.reason] for each in low
+        ]
+        if rows:
+            out.table(["worst questions", "document", MAIN, "reason"], rows)
 
 
 def _unanswerable(name: str | None) -> list[Question]:

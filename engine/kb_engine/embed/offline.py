@@ -29,7 +29,7 @@ class OfflineEmbedder:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Raises `ValueError` if the embedder does not exist."""
+        """Raises as `embedder_from`."""
         self._embedder = embedder_from(settings.embedder, settings)
         self._threads = ThreadPoolExecutor(settings.ingest_workers)
 

@@ -69,7 +69,7 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
         str,
         Setting(
             "KB_EMBEDDING_MODEL",
-            "model name at the endpoint, for example nomic-embed-text",
+            "model name at the endpoint or of fastembed, for example nomic-embed-text",
         ),
     ] = ""
     embedding_max_tokens: Annotated[

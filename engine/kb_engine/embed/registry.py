@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 from kb_config.settings import Setting, Settings
+from kb_engine.embed.fastembed_model import FastembedSettings
 from kb_engine.embed.onnx import OnnxSettings
 from kb_engine.embed.openai.openai_settings import OpenAISettings
 
@@ -21,6 +22,7 @@ EMBEDDERS = {
     "minilm": "kb_engine.embed.minilm:MiniLM",
     "minilm-openvino": "kb_engine.embed.openvino:MiniLMOnOpenVino",
     "hash": "kb_engine.embed.hashing:HashEmbedder",
+    "fastembed": "kb_engine.embed.fastembed_model:FastembedEmbedder",
     "onnx": "kb_engine.embed.onnx:OnnxEmbedder",
     "openai": "kb_engine.embed.openai.embedder:OpenAIEmbedder",
 }
@@ -31,6 +33,7 @@ class EmbedderSettings(Settings, frozen=True, kw_only=True):
     """The choice of the embedder, and the settings of each, in a field of its name."""
 
     embedder: Annotated[str, Setting("KB_EMBEDDER", f"embedder: {', '.join(EMBEDDERS)}")] = "minilm"
+    fastembed: FastembedSettings = FastembedSettings()
     onnx: OnnxSettings = OnnxSettings()
     openai: OpenAISettings = OpenAISettings()
 
@@ -51,10 +54,12 @@ class EmbedderSettings(Settings, frozen=True, kw_only=True):
 
 
 def embedder_from(name: str, settings: EmbedderSettings | None = None) -> Embedder:
-    """Return the embedder of this name; it loads nothing and calls no endpoint yet.
+    """Return the embedder of this name; it loads nothing and calls no endpoint yet. A model of a hub that is
+    not on this machine is downloaded now, because its files are part of its identity.
 
     Raises:
             ValueError: unknown name, or insufficient settings (SettingsError).
+            StartError: a model cannot be downloaded, or a package is missing.
     """
     if name not in EMBEDDERS:
         *names, last = EMBEDDERS

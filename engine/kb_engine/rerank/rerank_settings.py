@@ -1,4 +1,4 @@
-"""The settings of a reranking endpoint: its URL, its API, and the time-out of a search."""
+"""The settings of a reranker: an endpoint's URL and API, or a local model; and the time-out of a search."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ import msgspec
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_engine.endpoint.endpoint_settings import check_key, check_url, key_warnings
 
-TEI, JINA, COHERE = "tei", "jina", "cohere"
+TEI, JINA, COHERE, LOCAL = "tei", "jina", "cohere", "local"
 _EXAMPLE = "http://127.0.0.1:8080/rerank"
 
 
 class RerankSettings(Settings, frozen=True, kw_only=True):
-    """Settings of the reranker; without a URL it is off. Times are seconds."""
+    """Settings of the reranker; without a URL it is off, unless it is local. Times are seconds."""
 
     url: Annotated[
         str, Setting("KB_RERANK_URL", f"URL of a reranker, for example {_EXAMPLE}; empty: none")
     ] = ""
     api: Annotated[
         str,
-        Setting("KB_RERANK_API", "API of the reranker: tei, jina or cohere", choices=(TEI, JINA, COHERE)),
+        Setting(
+            "KB_RERANK_API",
+            "API of the reranker: tei, jina or cohere; local: a model on this machine",
+            choices=(TEI, JINA, COHERE, LOCAL),
+        ),
     ] = TEI
     model: Annotated[
-        str, Setting("KB_RERANK_MODEL", "model name of the reranker, required by jina and cohere")
+        str, Setting("KB_RERANK_MODEL", "model name of the reranker, required by jina, cohere and local")
     ] = ""
     key: Annotated[str, Setting("KB_RERANK_KEY", "bearer key of the reranker; empty: none", secret=True)] = ""
     timeout: Annotated[
@@ -52,6 +56,12 @@ class RerankSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_key("KB_RERANK_KEY", self.key)
+        if self.api == LOCAL:
+            if not self.model.strip():
+                raise SettingsError(
+                    f"KB_RERANK_API={LOCAL} needs KB_RERANK_MODEL, as in Xenova/ms-marco-MiniLM-L-6-v2"
+                )
+            return
         if not self.url:
             return
         check_url("KB_RERANK_URL", self.url, key_variable="KB_RERANK_KEY", example=_EXAMPLE)
@@ -64,4 +74,6 @@ class RerankSettings(Settings, frozen=True, kw_only=True):
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings about accepted but risky settings."""
+        if self.api == LOCAL and self.url:
+            yield f"KB_RERANK_URL is not used: KB_RERANK_API={LOCAL} reads on this machine"
         yield from key_warnings("KB_RERANK_URL", self.url, "KB_RERANK_KEY", self.key)

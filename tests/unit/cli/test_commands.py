@@ -183,7 +183,7 @@ def test_search_shows_score_title_place_and_text(kb: Kb) -> None:
     assert status == 0
     assert f"Hangar · document {document} · in documents · roof" in out
     assert "The zeppelin hangar has a copper roof" in out
-    assert "words " in out
+    assert "Found because the text has “zeppelin”, “hangar” and title or headings have “hangar”." in out
     assert "\x1b" not in out
 
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from kb_cli.evaluation.bases import scratch_base
+from kb_cli.evaluation.proposals import worst
+from kb_cli.evaluation.runs import Answered, Judged
 from kb_cli.output import Exit
+from kb_contracts.api import models as m
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.evaluation.conftest import write_lines
 
@@ -88,6 +91,43 @@ def test_own_questions_are_asked_of_a_running_engine(kb: Kb, tmp_path: Path) -> 
     assert "up to 10 words\t1\t" in out
 
 
+def test_the_headings_of_a_base_are_its_questions(kb: Kb, tmp_path: Path) -> None:
+    """Headings of one word, and those of several documents, are left out."""
+    kb.note("# Winter cluster\n\nHoney bees shiver.", "--title", "Notes of mine")
+    kb.note("# Zinc coating\n\nIt protects iron.", "--title", "Notes of mine")
+    kb.note("# Tides\n\nThe moon raises them.", "--title", "Tides")
+    output = tmp_path / "run.jsonl"
+    found = kb.json("eval", "--from-base", "--output", str(output))
+    questions = {json.loads(line)["question"] for line in output.read_text("utf-8").splitlines()}
+    assert {"Winter cluster", "Zinc coating"} <= questions
+    assert not questions & {"Notes of mine", "Tides"}
+    assert found["figures"]["fts"]["questions"] == len(questions)
+    status, out, err = kb("eval", "--from-base", "--questions", "1")
+    assert (status, err) == (Exit.OK, "")
+    assert "up to 10 words\t1\t" in out
+
+
+def test_the_worst_questions_have_their_reasons() -> None:
+    found: list[tuple[m.Mode, float, list[str]]] = [
+        ("hybrid", 0.5, ["2", "1"]),
+        ("fts", 1.0, ["1"]),
+        ("vector", 0.0, ["2"]),
+    ]
+    modes: dict[m.Mode, Answered] = {
+        mode: Answered({"ndcg@10": score}, documents, 1.0, weak=False) for mode, score, documents in found
+    }
+    behind = Judged("1", "zinc coating", {"1": 1}, modes)
+    absent = Judged(
+        "2", "iron", {"3": 1}, {**modes, "hybrid": Answered({"ndcg@10": 0.0}, ["2"], 1.0, weak=False)}
+    )
+    first, second = worst([behind, absent], {"1": "Rust", "2": "Bees", "3": "Iron"})
+    assert (first.document, first.reason) == (
+        "Iron",
+        "beyond rank 10 by words and by meaning; “Bees” is first",
+    )
+    assert (second.document, second.reason) == ("Rust", "at rank 2; “Bees” is first")
+
+
 @pytest.mark.process
 def test_figures_are_drawn(kb: Kb, tmp_path: Path) -> None:
     """A process test because matplotlib is slow to import."""
@@ -122,6 +162,7 @@ def test_an_expected_document_is_one_of_the_base(
         ([".", "--output", "none/run.jsonl"], "none/run.jsonl: there is no such folder"),
         ([".", "--compare", "a", "b"], "and no dataset"),
         (["--compare", "a", "b"], "a: No such file"),
+        ([".", "--from-base"], "takes no dataset"),
         ([".", "--unanswerable", "none"], "none: No such file"),
     ],
 )

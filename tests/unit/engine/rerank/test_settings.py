@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kb_config.settings import SettingsError
@@ -14,9 +16,10 @@ KEY = "a-key-that-nobody-may-see"
 
 
 def test_without_a_url_there_is_none() -> None:
-    assert reranker_from(EngineSettings().rerank) is None
-    assert reranker_from(RerankSettings(key=KEY)) is None
-    assert reranker_from(RerankSettings(url=URL)) is not None
+    models = Path("/nowhere")
+    assert reranker_from(EngineSettings().rerank, models) is None
+    assert reranker_from(RerankSettings(key=KEY), models) is None
+    assert reranker_from(RerankSettings(url=URL), models) is not None
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,8 @@ def test_without_a_url_there_is_none() -> None:
         ({"KB_RERANK_URL": "http://user:secret@host/rerank"}, "put the key into KB_RERANK_KEY"),
         ({"KB_RERANK_URL": f"{URL}?key=1"}, "query or a fragment"),
         ({"KB_RERANK_URL": "http://host:port/"}, "KB_RERANK_URL"),
-        ({"KB_RERANK_URL": URL, "KB_RERANK_API": "openai"}, "KB_RERANK_API.*tei, jina, cohere"),
+        ({"KB_RERANK_URL": URL, "KB_RERANK_API": "openai"}, "KB_RERANK_API.*tei, jina, cohere, local"),
+        ({"KB_RERANK_API": "local"}, "KB_RERANK_API=local needs KB_RERANK_MODEL"),
         ({"KB_RERANK_URL": URL, "KB_RERANK_API": "jina"}, "needs KB_RERANK_MODEL"),
         ({"KB_RERANK_URL": URL, "KB_RERANK_API": "cohere", "KB_RERANK_MODEL": "a\x00"}, "KB_RERANK_MODEL"),
         ({"KB_RERANK_KEY": "a\nb"}, r"KB_RERANK_KEY=\(secret\)"),

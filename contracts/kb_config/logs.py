@@ -38,7 +38,7 @@ LEVELS = {
 """The level for each value of `LOG_LEVEL`."""
 
 _NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "CRITICAL": "error"}
-_FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
+_FOREIGN = ("aiohttp", "anyio", "asyncio", "httpx", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
 _TOKENS = re.compile(r"\bkb_[0-9a-f]{8}_[\w-]{43}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", re.ASCII)
@@ -217,7 +217,7 @@ def configure_logging(
     root.handlers[:] = [handler]
     root.setLevel(threshold)
     for name in _FOREIGN:
-        # Their debug lines quote whole messages, and a message may hold a document.
+        # Their lines quote whole messages, which may hold a document, or URLs with a signature.
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
 
 

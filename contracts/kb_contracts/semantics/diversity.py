@@ -88,7 +88,7 @@ def _twins(texts: Mapping[int, frozenset[Run]]) -> dict[int, int]:
     """
     twins: dict[int, int] = {}
     holders: dict[Run, list[int]] = defaultdict(list)
-    for place, runs in texts.items():
+    for place, runs in _overlapping(texts).items():
         first = sorted(runs)[: len(runs) // _OTHER + 1]
         shared = Counter(chain.from_iterable(holders[run] for run in first if run in holders))
         likely = (other for other, _ in shared.most_common(_COMPARED))
@@ -99,6 +99,22 @@ def _twins(texts: Mapping[int, frozenset[Run]]) -> dict[int, int]:
             if len(held := holders[run]) < _HOLDERS:
                 held.append(place)
     return twins
+
+
+def _overlapping(texts: Mapping[int, frozenset[Run]]) -> dict[int, frozenset[Run]]:
+    """Return the texts of which the others hold three quarters at least, as they do of every near duplicate:
+    usually few or none.
+    """
+    seen: set[Run] = set()
+    repeated: set[Run] = set()
+    for runs in texts.values():
+        repeated |= seen & runs
+        seen |= runs
+    return {
+        place: runs
+        for place, runs in texts.items()
+        if (len(runs) - len(runs & repeated)) * (_OTHER - 1) <= len(runs)
+    }
 
 
 def _alike(runs: frozenset[Run], others: frozenset[Run]) -> bool:

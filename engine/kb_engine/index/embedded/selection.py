@@ -283,32 +283,28 @@ def select(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pool:
-    """Rows of segments, with upper bounds of their scores."""
+    """Chunks with their BM25 and with upper bounds of their scores."""
 
-    numbers: NDArray[np.int32]
-    rows: Rows
+    ids: Ids
+    bm25: Floats32
     high: Floats32
 
-    @classmethod
-    def of(cls, number: int, rows: Rows, high: Floats32) -> _Pool:
-        return cls(np.full(len(rows), number, np.int32), rows, high)
-
     def at(self, places: Places) -> _Pool:
-        return _Pool(self.numbers[places], self.rows[places], self.high[places])
+        return _Pool(self.ids[places], self.bm25[places], self.high[places])
 
     def __add__(self, other: _Pool) -> _Pool:
         return _Pool(
-            np.concatenate([self.numbers, other.numbers]),
-            np.concatenate([self.rows, other.rows]),
+            np.concatenate([self.ids, other.ids]),
+            np.concatenate([self.bm25, other.bm25]),
             np.concatenate([self.high, other.high]),
         )
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.ids)
 
 
 def _nothing() -> _Pool:
-    return _Pool.of(0, np.empty(0, np.intp), np.empty(0, np.float32))
+    return _Pool(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -319,22 +315,22 @@ class _Rows:
     """
 
     number: int
-    rows: Rows
+    rows: slice | Rows
     cosines: Floats32 | None
     holds_word: Mask | None
     words: Floats32 | None
 
-    def at(self, places: Places) -> _Rows:
+    def at(self, places: NDArray[np.intp]) -> _Rows:
         return _Rows(
             self.number,
-            self.rows[places],
+            places + self.rows.start if isinstance(self.rows, slice) else self.rows[places],
             None if self.cosines is None else self.cosines[places],
             None if self.holds_word is None else self.holds_word[places],
             None if self.words is None else self.words[places],
         )
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -391,12 +387,12 @@ class _Search:
 
     def look_at(self, scanned: Scanned) -> None:
         """Process a block of a segment."""
-        number, block, rows, cosines, error = scanned
-        if not len(rows):
+        number, rows, cosines, error = scanned
+        if not len(cosines):
             return
         holds_word = words = None
         if self._bm25 is not None:
-            bm25 = self._bm25[number][block if len(rows) == block.stop - block.start else rows]
+            bm25 = self._bm25[number][rows]
             holds_word, words = bm25 > 0, self._formula.words(bm25)
         all_rows = _Rows(number, rows, None if self._vector is None else cosines, holds_word, words)
         self._count(all_rows, error)
@@ -411,7 +407,7 @@ class _Search:
         if len(self._lows) == self._query.top:
             self._threshold = max(self._threshold, float(self._lows.min()))
         kept = np.flatnonzero(high >= self._threshold)
-        self._pool = self._pool + _Pool.of(number, rest.rows[kept], high[kept])
+        self._pool = self._pool + self._pooled(rest.at(kept), high[kept])
         if len(self._pool) > POOL_ROWS:
             self._settle()
 
@@ -448,18 +444,19 @@ class _Search:
         """Count certain matches and collect possible ones; the cosines are off by at most `error`."""
         query = self._query
         if query.min_score == 0:  # otherwise words alone do not make a match
-            possible = np.zeros(len(rows), np.bool_)
-            if rows.cosines is not None:
-                possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * SLACK
             if rows.holds_word is not None:
                 self._total += int(np.count_nonzero(rows.holds_word))
+            if rows.cosines is None:
+                return
+            possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * SLACK
+            if rows.holds_word is not None:
                 possible &= ~rows.holds_word
             rows = rows.at(np.flatnonzero(possible))
         if not len(rows):
             return
         undecided = self._count_certain(rows, self._cosine_bounds(rows))
         self._undecided_rows += len(undecided)
-        if self._undecided_rows <= LOOK_AGAIN * self._recount:
+        if len(undecided) and self._undecided_rows <= LOOK_AGAIN * self._recount:
             self._undecided.append(rows.at(undecided))
 
     def _decide(self) -> bool:
@@ -471,7 +468,7 @@ class _Search:
         pool, query = _nothing(), self._query
         for rows in self._undecided:
             places = self._count_certain(rows, self._cosine_bounds(rows, fine=True))
-            pool += _Pool.of(rows.number, rows.rows[places], np.ones(len(places), np.float32))
+            pool += self._pooled(rows.at(places), np.ones(len(places), np.float32))
         if not len(pool) or len(pool) > self._recount:
             return not len(pool)
         scored = self._exactly(pool)
@@ -513,14 +510,12 @@ class _Search:
             best = self._best
             self._best = _Scored(best.ids[kept], best.cosines[kept], best.bm25[kept], best.scores[kept])
 
+    def _pooled(self, rows: _Rows, high: Floats32) -> _Pool:
+        bm25 = np.zeros(len(rows), np.float32) if self._bm25 is None else self._bm25[rows.number][rows.rows]
+        return _Pool(self._segments[rows.number].chunk_ids[rows.rows], bm25, high)
+
     def _exactly(self, pool: _Pool) -> _Scored:
-        ids = np.empty(len(pool), np.int64)
-        cosines, bm25 = np.zeros(len(pool)), np.zeros(len(pool))
-        for number in np.unique(pool.numbers).tolist():
-            segment, places = self._segments[number], np.flatnonzero(pool.numbers == number)
-            ids[places] = segment.chunk_ids[pool.rows[places]]
-            if self._bm25 is not None:
-                bm25[places] = self._bm25[number][pool.rows[places]]
+        ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))
         if self._vector is not None and len(pool):
             order = np.argsort(ids)
             cosines[order] = self._vector.exact(self._originals(ids[order]))

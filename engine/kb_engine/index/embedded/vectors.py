@@ -117,8 +117,8 @@ class QuantisedVectors:
 
     def largest_error(self, query: QuantisedQuery, rows: slice) -> float:
         """Return the largest error of these rows."""
-        largest = rows.start + int(self.residuals[rows].argmax())
-        return float(self.errors(query, slice(largest, largest + 1))[0])
+        slope, offset = query.bound(self.longest, 1)
+        return float(self.residuals[rows].max() * np.float32(slope) + np.float32(offset))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,11 +220,12 @@ def _above(lengths: NDArray[np.float64]) -> Floats32:
 
 
 class Scanned(NamedTuple):
-    """A block of a segment: its filtered rows, their cosines, and the maximum error of these."""
+    """The filtered rows of a block of a segment (a slice: all of them), their cosines, and the maximum error
+    of these.
+    """
 
     segment: int
-    block: slice
-    rows: Rows
+    rows: slice | Rows
     cosines: Floats32
     error: float
 
@@ -319,18 +320,19 @@ class _Block:
 
     def scanned(self) -> Scanned:
         """Return the cosines of the filtered rows."""
-        rows, block = self._rows, self.block
-        if rows is None:
-            rows = np.arange(block.start, block.stop) if self.allowed is None else self._allowed(self.allowed)
+        block, size = self.block, self.block.stop - self.block.start
+        rows = self._rows
+        if rows is None and self.allowed is not None:
+            rows = self._allowed(self.allowed)
+        count = size if rows is None else len(rows)
+        places: slice | Rows = block if rows is None or count == size else rows
         if self.query is None or self._products is None:
-            return Scanned(self.segment, block, rows, np.zeros(len(rows), np.float32), 0.0)
+            return Scanned(self.segment, places, np.zeros(count, np.float32), 0.0)
         products = self._products
-        if products.shape[1] > len(rows):
+        if products.shape[1] > count:
             products = products[:, rows - block.start]
-        cosines = self.vectors.scaled(
-            products, self.query, block if len(rows) == block.stop - block.start else rows
-        )
-        return Scanned(self.segment, block, rows, cosines, self.vectors.largest_error(self.query, block))
+        cosines = self.vectors.scaled(products, self.query, places)
+        return Scanned(self.segment, places, cosines, self.vectors.largest_error(self.query, block))
 
     def _allowed(self, allowed: Mask) -> Rows:
         rows: Rows = np.flatnonzero(allowed[self.block]) + self.block.start

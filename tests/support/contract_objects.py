@@ -6,7 +6,7 @@ member that some test sets, so that mypy reads the calls; the first test that se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -116,27 +116,15 @@ def chunk_with(
     )
 
 
-def summary_with(
-    *,
-    id: int = 1,
-    title: str = "A note",
-    source_path: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    updated_at: str = MOMENT,
-) -> m.DocumentSummary:
-    return m.DocumentSummary(
-        id=id,
-        uid=f"document {id}",
-        title=title,
-        doc_type="note",
-        format=None,
-        filename=None,
-        source_path=source_path,
-        metadata=dict(metadata or {}),
-        version=1,
-        created_at=MOMENT,
-        updated_at=updated_at,
-    )
+def summary_with(**members: Any) -> m.DocumentSummary:
+    """Return the summary of a note, with these members of a document."""
+    number = members.get("id", 1)
+    return summary_of(msgspec.structs.replace(document_with(), **{"uid": f"document {number}", **members}))
+
+
+def summary_of(document: m.Document) -> m.DocumentSummary:
+    names = m.DocumentSummary.__struct_fields__
+    return m.DocumentSummary(**{name: getattr(document, name) for name in names})
 
 
 def result_with(
@@ -162,9 +150,7 @@ def result_of(
     document: m.Document, chunk: m.Chunk | None = None, *, tags: Sequence[str] | None = None
 ) -> m.SearchResult:
     """A result that shows a document, by default with the document's tags."""
-    shared = set(m.DocumentSummary.__struct_fields__) & set(m.Document.__struct_fields__)
-    summary = msgspec.structs.replace(summary_with(), **{name: getattr(document, name) for name in shared})
-    return result_with(chunk, summary, score=0.75, tags=document.tags if tags is None else tags)
+    return result_with(chunk, summary_of(document), score=0.75, tags=document.tags if tags is None else tags)
 
 
 def response_with(

@@ -8,6 +8,7 @@ import pytest
 
 from kb_contracts.api import operations as ops
 from kb_verify.client import Client, problem
+from kb_verify.scores import explained
 
 LONG = " ".join(f"quartz sentence number {number} about rivers and ledgers." for number in range(400))
 
@@ -250,9 +251,7 @@ def test_explain_gives_the_parts_of_the_score(kb: Client) -> None:
     assert parts is not None
     assert parts.bm25 is not None
     assert parts.cosine is not None
-    words = parts.bm25 / (parts.bm25 + parts.saturation)
-    score = parts.weight * max(0.0, parts.cosine) + (1 - parts.weight) * words
-    assert result.score == pytest.approx(score, abs=1e-5)
+    assert result.score == pytest.approx(explained(parts), abs=1e-5)
 
 
 def test_nothing_is_explained_unasked(kb: Client) -> None:

@@ -2,9 +2,11 @@
 
     score = weight * min(max(0, cosine), 1) + (1 - weight) * bm25 / (bm25 + saturation)
 
-The formula is written twice: as `Formula.scores` for arrays of both precisions, and as `Formula.sql` for
-PostgreSQL. The constants belong to the embedder (`Scoring`). The saturation is proportional to the total
-weight of the query's words (`words.py`), so that a score means the same for every query and in every base.
+`fused` and `Formula.words` are the formula, for arrays of both precisions. The bounds follow from them, and
+`Formula.sql` writes the same for PostgreSQL, with their coefficients.
+
+The constants belong to the embedder (`Scoring`). The saturation is proportional to the total weight of the
+query's words (`words.py`), so that a score means the same for every query and in every base.
 
 Within a query the score is monotonic in both parts and depends on nothing more. So bounds of the cosine give
 bounds of the score, and no unseen chunk exceeds the score of the best unseen parts. It is between 0 and 1.
@@ -46,13 +48,14 @@ SLACK = 2e-6
 
 
 def fused(weight: float, meaning: Number, words: Number) -> Number:
-    """Return the score of a meaning and of words that are each between 0 and 1."""
+    """Return the score of a meaning and of words that are each between 0 and 1; linear in both."""
     return weight * meaning + (1.0 - weight) * words
 
 
 def words_at_floor(scoring: Scoring) -> float:
     """Return the words' part, between 0 and 1, of a score at both floors: the inverse of `fused`."""
-    return (scoring.floor - scoring.weight * scoring.cosine_floor) / (1.0 - scoring.weight)
+    meaning = fused(scoring.weight, scoring.cosine_floor, 0.0)
+    return (scoring.floor - meaning) / fused(scoring.weight, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Formula:
         """Return a mask of the chunks whose exact score may be `threshold` or more, if each cosine is off by
         at most `error`.
         """
-        return self.scores(cosines, words) >= threshold - self.weight * error - 2 * SLACK
+        return self.scores(cosines, words) >= threshold - fused(self.weight, error, 0.0) - 2 * SLACK
 
     def sql(self) -> tuple[str, list[float]]:
         """Return the exact score as a PostgreSQL expression of the columns `cosine` and `bm25`, and the
@@ -124,7 +127,7 @@ class Formula:
             score, values = meaning, []
         else:
             score = f"?::float8 * {meaning} + ?::float8 * ({words})"
-            values = [weight, 1.0 - weight, self.saturation]
+            values = [fused(weight, 1.0, 0.0), fused(weight, 0.0, 1.0), self.saturation]
         return f"round(({score}) * 1e{DECIMALS}) / 1e{DECIMALS}", values
 
     def of(self, candidates: Sequence[Candidate]) -> list[float]:

@@ -110,7 +110,7 @@ def result(
 ) -> m.SearchResult:
     return result_with(
         chunk_with(text="x" * length),
-        summary_with(metadata=metadata, source_path=source_path),
+        summary_with(metadata=metadata or {}, source_path=source_path),
         tags=tags,
         before=[chunk_with(text="x" * before)] if before else [],
         after=[chunk_with(text="x" * after)] if after else [],

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from bench import search
 from bench.corpus import PASSAGES_EACH, SCORING, TAGGED_EVERY, TOP, Answer, Corpus
 from bench.peers import PEERS, Module, fused
+from kb_contracts.api import models as m
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.index.words import Analyser, weigh_words
+from kb_verify.scores import explained
 
 SIZE = 1_000
 QUESTIONS = 20
@@ -104,10 +106,9 @@ def test_the_exact_answer_is_that_of_the_formula_over_the_texts(
         norm = 1.2 * (0.25 + 0.75 * length / average)
         for term, rarity in weights.items():
             bm25 += rarity * counts[term] * 2.2 / (counts[term] + norm)
-        meaning = max(0.0, float(vector @ question.vector))
-        scores[number] = SCORING.weight * meaning + (1 - SCORING.weight) * bm25 / (
-            bm25 + SCORING.saturation * total_weight
-        )
+        cosine, saturation = float(vector @ question.vector), SCORING.saturation * total_weight
+        parts = m.Explanation(cosine=cosine, bm25=bm25, weight=SCORING.weight, saturation=saturation)
+        scores[number] = explained(parts)
     due = sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
     answer = corpus.answers()["hybrid", filtered][0]
     assert answer.equals(due)

@@ -17,6 +17,7 @@ from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Poli
 from kb_simulator.engine.search import FLOOR, SATURATION, WEIGHT, search
 from kb_simulator.engine.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
 from kb_simulator.harness.namespaces import Namespaces
+from kb_verify.scores import explained
 from tests.unit.simulator.parts import Base
 
 
@@ -325,8 +326,7 @@ def test_an_explanation_adds_up(quarry: Base) -> None:
         assert why is not None
         reach = quarry.state.documents.index.total_weight("granite river")
         assert (why.weight, why.saturation) == (WEIGHT, SATURATION * reach)
-        words = (why.bm25 or 0) / ((why.bm25 or 0) + why.saturation)
-        assert result.score == pytest.approx(WEIGHT * (why.cosine or 0) + (1 - WEIGHT) * words, abs=1e-6)
+        assert result.score == pytest.approx(explained(why), abs=1e-6)
 
 
 def test_equals_come_in_the_order_of_their_ids() -> None:

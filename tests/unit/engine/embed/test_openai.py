@@ -32,6 +32,7 @@ from kb_engine.embed.own_model import QUESTIONS, scoring_for
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
 from kb_engine.endpoint.client import MOST_RETRY_AFTER, seconds_of, words_of
+from kb_engine.index.score import fused, words_at_floor
 from kb_engine.settings import EngineSettings
 from tests.support.certificates import self_signed
 from tests.support.embedding_endpoint import (
@@ -241,10 +242,8 @@ def test_constants_that_are_set_stand_over_those_measured(served: EmbeddingEndpo
     with asking(served, embedding_scoring="cosine_floor=0.7, w=0.6") as embedder:
         embedder.load()
         assert (embedder.scoring.cosine_floor, embedder.scoring.weight) == (0.7, 0.6)
-        words = (MiniLM.scoring.floor - MiniLM.scoring.weight * MiniLM.scoring.cosine_floor) / (
-            1 - MiniLM.scoring.weight
-        )
-        assert embedder.scoring.floor == pytest.approx(0.6 * 0.7 + 0.4 * words, abs=0.01)
+        floor = fused(0.6, 0.7, words_at_floor(MiniLM.scoring))
+        assert embedder.scoring.floor == pytest.approx(floor, abs=0.01)
     with asking(served, embedding_scoring="floor=0.2,k=1.5") as embedder:
         embedder.load()
         assert (embedder.scoring.floor, embedder.scoring.saturation) == (0.2, 1.5)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
 from kb_engine.store.port import Found
+from kb_verify.scores import explained
 from tests.support.stores import SCORING, meaning, opened
 
 WORDS = ["apple", "pear", "plum", "fig", "kiwi"]
@@ -54,13 +55,13 @@ class Model:
         for number, (words, tags, vector) in enumerate(self.chunks, 1):
             if tag is not None and tag not in tags:
                 continue
-            cosine = max(0.0, float(np.vecdot(vector, meaning(query))))
+            cosine = float(np.vecdot(vector, meaning(query)))
             bm25 = self.bm25(words, query)
-            wording = bm25 / (bm25 + saturation)
             if mode == "fts" and not bm25:
                 continue
-            mixed = SCORING.weight * cosine + (1 - SCORING.weight) * wording
-            found[number] = {"fts": wording, "vector": cosine, "hybrid": mixed}[mode]
+            weight = {"fts": 0.0, "vector": 1.0, "hybrid": SCORING.weight}[mode]
+            parts = m.Explanation(cosine=cosine, bm25=bm25, weight=weight, saturation=saturation)
+            found[number] = explained(parts)
         return found
 
 

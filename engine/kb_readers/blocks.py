@@ -19,7 +19,7 @@ class Blocks:
     def __init__(self, label: str) -> None:
         """`label`: the format in the messages of failures."""
         self._label = label
-        self._blocks: list[str] = []
+        self._blocks: list[list[str]] = []  # the lines of each block
         self._in_list = False
         self._cell: list[str] = []
         self._row: list[str] = []
@@ -65,7 +65,7 @@ class Blocks:
     def finished(self) -> list[str]:
         """Return all blocks, each a heading, a paragraph, a list or a table."""
         self._end_table()
-        return self._blocks
+        return ["\n".join(lines) for lines in self._blocks]
 
     def _end_table(self) -> None:
         self.end_row()
@@ -79,9 +79,7 @@ class Blocks:
 
     def _add(self, block: str, *, is_item: bool = False) -> None:
         if is_item and self._in_list:
-            self._blocks[-1] += (
-                f"\n{block}"  # CPython appends in place, so that a long list takes linear time
-            )
+            self._blocks[-1].append(block)
         else:
-            self._blocks.append(block)
+            self._blocks.append([block])
         self._in_list = is_item

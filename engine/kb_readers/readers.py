@@ -31,7 +31,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "odt": Reader("kb_readers.opendocument", "read_odt"),
         "ods": Reader("kb_readers.opendocument", "read_ods"),
         "odp": Reader("kb_readers.opendocument", "read_odp"),
-        "rtf": Reader("kb_readers.rtf", "read_rtf"),
+        "rtf": Reader("kb_readers.rtf", "read_rtf", cpu_limit="size"),
         "doc": Reader("kb_readers.doc", "read_doc", cpu_limit="size"),
         "ppt": Reader("kb_readers.ppt", "read_ppt", cpu_limit="size"),
         "xls": Reader("kb_readers.xls", "read_xls", cpu_limit="size"),

@@ -6,7 +6,8 @@
 
 A reader is a function from the bytes of one file to an `Extraction`. Files may be hostile, so a reader runs
 in a process that can be killed: a file that exceeds a limit, or crashes its reader, fails alone. The readers
-use the standard library only, except for PDF, which PDFium reads (package pypdfium2).
+use the standard library, except for PDF (package pypdfium2, with PDFium), Office files from before 2007 and
+Outlook messages (olefile, xlrd), and the grammars of source code.
 
 Nothing is imported here: each file has a child of its own, which would import it too.
 """

@@ -2,7 +2,8 @@
 
 The body comes first, in its order, with headings, lists and tables as Markdown, and with Word's numbering;
 text boxes follow their paragraph. Then come footnotes and endnotes, and headers and footers without
-repetition. Hidden text is read; tracked deletions, comments, and the words in charts and pictures are not.
+repetition. Hidden text and descriptions of pictures are read; tracked deletions, comments, and the words in
+charts and pictures are not.
 HTML and plain text that a converter embedded in place of the body are read; parts in other formats are listed
 in the remark.
 """
@@ -42,6 +43,8 @@ _FORMER = frozenset(["pPrChange", "rPrChange", "tcPrChange"])
 _REMOVED = frozenset(["del", "moveFrom"])
 _UNREAD = frozenset(["Fallback", "rt", *_REMOVED, *_FORMER])
 _ORDERED = re.compile(r"\d{1,9}[.)]")  # a mark that numbers the item in Markdown too
+_PICTURES = {"docPr": "descr", "shape": "alt"}
+"""Elements of pictures, and the attribute that describes each, in DrawingML and VML."""
 _BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
 
 
@@ -255,6 +258,10 @@ class _Text(Handler):
             paragraph.chosen = ""
         elif name in _BREAKS:
             paragraph.parts.append(_BREAKS[name])
+        elif name in _PICTURES:
+            if text := attributes.get(_PICTURES[name], ""):
+                self._budget.spend(text)
+                paragraph.parts.append(f" {text} ")
         elif name in ("sym", "symEx"):
             paragraph.write(symbol(value_of(attributes, "font"), value_of(attributes, "char")))
         elif name == "r":

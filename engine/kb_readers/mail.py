@@ -10,14 +10,14 @@ from __future__ import annotations
 import codecs
 import re
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from email import message_from_bytes
 from email.errors import CloseBoundaryNotFoundDefect
 from email.message import EmailMessage
 from email.policy import EmailPolicy
 
-from kb_contracts.api.formats import FORMATS
+from kb_contracts.api.formats import FORMATS, Format
 from kb_readers.failures import ExtractionFailed, damaged, unsafe
 from kb_readers.html import encoding_named, find_encoding, markdown_of
 from kb_readers.markdown import escaped, given_title, one_line
@@ -33,6 +33,7 @@ _MOST_MESSAGES = 1_000
 """Maximum number of messages within a message that are read."""
 
 _TEXTS = frozenset(["text/plain", "text/html", "text/rfc822-headers"])
+_PAGES = frozenset(["text/html", "application/xhtml+xml"])
 _MESSAGES = frozenset(["message/rfc822", "message/global", "message/news"])
 _REPORTS = frozenset(
     """message/delivery-status message/global-delivery-status message/disposition-notification
@@ -76,23 +77,40 @@ def read_mail(data: bytes) -> Extraction:
         text = reading.text()
     if not head:
         raise damaged(_FORMAT.label, "it says neither from whom nor to whom it is")
-    names = names_listed(reading.unread)
+    cut_off = "It may be cut off: the end of its last part is missing." if reading.is_cut_off else ""
+    return extraction_of(_FORMAT, title, head, text, reading.unread, [cut_off, *reading.remarks])
+
+
+def extraction_of(
+    fmt: Format, title: str | None, head: str, text: str, unread: Sequence[str], remarks: Sequence[str]
+) -> Extraction:
+    """Return a message as one page; `unread` names the parts that are not read."""
+    names = names_listed(unread)
     parts = [f"# {title}" if title else "", head, text, f"Attachments: {names}" if names else ""]
     page = "\n\n".join(filter(None, parts)).replace("\0", "")
-    remarks = [
-        "It may be cut off: the end of its last part is missing." if reading.is_cut_off else "",
+    found = [
         "" if text else "There is no text below its headers.",
-        *dict.fromkeys(reading.remarks),
+        *dict.fromkeys(remarks),
         f"Attachments are not read: {names}" if names else "",
     ]
-    remark = " ".join(filter(None, remarks)) or None
-    return Extraction([Page(None, page)], title, "text_extraction", _FORMAT.mime_type, remark)
+    remark = " ".join(filter(None, found)) or None
+    return Extraction([Page(None, page)], title, "text_extraction", fmt.mime_type, remark)
 
 
 def body_of(data: bytes) -> str:
     """Return the text of a message without its headers, as Markdown. Raises ExtractionFailed."""
     with _of_the_library():
         return _Reading(data).text()
+
+
+def pages_in(data: bytes) -> list[str]:
+    """Return the HTML of a page that is saved as a message, and of its frames. Raises ExtractionFailed."""
+    with _of_the_library():
+        reading = _Reading(data)
+        root = reading.message.get_param("start")
+        leaves = [leaf for leaf in reading.message.walk() if leaf.get_content_type() in _PAGES]
+        leaves.sort(key=lambda leaf: leaf["Content-ID"] != root)
+        return [reading.decoded(leaf, is_html=True) for leaf in leaves]
 
 
 @contextmanager
@@ -174,16 +192,9 @@ class _Reading:
             if not (plain or rich):
                 raise failures[0]
             self.remarks.append("One of the forms of its text cannot be decoded and was not read.")
-        if not (plain and rich):
-            return plain or rich
-        words, rich_words = _WORD.findall(plain.casefold()), _WORD.findall(rich.casefold())
-        if len(rich_words) >= max(_TIMES * len(words), len(words) + _MORE):
-            self.remarks.append("Its HTML was read instead of its plain text, which has far fewer words.")
-            return rich
-        known = set(rich_words)
-        if len(rich_words) > len(words) > 2 * sum(word in known for word in words):
-            return f"{plain}\n\n{rich}"
-        return plain
+        text, remark = choose(plain, rich)
+        self.remarks += filter(None, [remark])
+        return text
 
     def _text_of_message(self, part: EmailMessage, depth: int) -> str:
         """Return a message within the message, under its subject; or note that it is not read."""
@@ -204,8 +215,8 @@ class _Reading:
         return "\n\n".join(filter(None, [f"## {title}" if title else "", head, text]))
 
     def _text_of_leaf(self, leaf: EmailMessage) -> str:
-        data, is_html = _bytes(leaf), leaf.get_content_subtype() == "html"
-        text = decode(data, "utf-8" if self._is_text_of_file(leaf) else _encoding(leaf, data, is_html))
+        is_html = leaf.get_content_subtype() == "html"
+        text = self.decoded(leaf, is_html=is_html)
         if is_html:
             return markdown_of(text).strip()
         declared = {} if leaf["Content-Type"] is None else leaf["Content-Type"].params
@@ -213,10 +224,33 @@ class _Reading:
             text = _unwrapped(text, deletes_space=declared.get("delsp", "").lower() == "yes")
         return "\n".join(map(escaped, text.strip().splitlines()))
 
+    def decoded(self, leaf: EmailMessage, *, is_html: bool) -> str:
+        data = _bytes(leaf)
+        return decode(data, "utf-8" if self._is_text_of_file(leaf) else _encoding(leaf, data, is_html))
+
     def _is_text_of_file(self, leaf: EmailMessage) -> bool:
         """True if the file is UTF-16, and so are the parts that are not encoded for transfer."""
         transferred = leaf["Content-Transfer-Encoding"]
         return self._is_wide and (transferred is None or transferred.cte in ("7bit", "8bit", "binary"))
+
+
+def choose(plain: str, rich: str) -> tuple[str, str]:
+    """Return the plain text of a message, its HTML, or both if they say different things, and a remark."""
+    if not (plain and rich):
+        return plain or rich, ""
+    words, rich_words = _WORD.findall(plain.casefold()), _WORD.findall(rich.casefold())
+    if len(rich_words) >= max(_TIMES * len(words), len(words) + _MORE):
+        return rich, "Its HTML was read instead of its plain text, which has far fewer words."
+    known = set(rich_words)
+    if len(rich_words) > len(words) > 2 * sum(word in known for word in words):
+        return f"{plain}\n\n{rich}", ""
+    return plain, ""
+
+
+def head_of(fields: Iterable[tuple[str, str]]) -> str:
+    """Return header fields with a value, each on a line."""
+    lines = ((name, one_line(value)) for name, value in fields)
+    return "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in lines if value)
 
 
 def _title(message: EmailMessage) -> str | None:
@@ -224,14 +258,12 @@ def _title(message: EmailMessage) -> str | None:
 
 
 def _head(message: EmailMessage) -> str:
-    headers = [(name, one_line(str(message[name] or ""))) for name in _HEADERS]
-    return "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in headers if value)
+    return head_of((name, str(message[name] or "")) for name in _HEADERS)
 
 
 def _fields(block: EmailMessage) -> str:
     """Return all header fields of a block of a report."""
-    found = ((name, one_line(str(value))) for name, value in block.items())
-    return "\n".join(escaped(f"{name}: {value[:_LONGEST_HEADER]}") for name, value in found)
+    return head_of((name, str(value)) for name, value in block.items())
 
 
 def _within(part: EmailMessage) -> EmailMessage:

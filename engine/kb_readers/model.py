@@ -110,7 +110,8 @@ class Limits(msgspec.Struct, frozen=True):
     wall_seconds: float = 300.0
     """From the start of the reader to its end; with OCR, from each page to the next."""
     cpu_seconds: float = 20.0
-    """Processor time for the text of a PDF, in seconds, plus a second per `cpu_bytes` of the file.
+    """Processor time for formats whose structures may be circular, as PDF, in seconds, plus a second per
+    `cpu_bytes` of the file.
 
     Twenty times the need of sound files: a small file that takes longer leads its reader in circles.
     """

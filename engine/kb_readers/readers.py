@@ -31,8 +31,13 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "odt": Reader("kb_readers.opendocument", "read_odt"),
         "ods": Reader("kb_readers.opendocument", "read_ods"),
         "odp": Reader("kb_readers.opendocument", "read_odp"),
+        "rtf": Reader("kb_readers.rtf", "read_rtf", cpu_limit="size"),
+        "doc": Reader("kb_readers.doc", "read_doc", cpu_limit="size"),
+        "ppt": Reader("kb_readers.ppt", "read_ppt", cpu_limit="size"),
+        "xls": Reader("kb_readers.xls", "read_xls", cpu_limit="size"),
         "csv": Reader("kb_readers.delimited", "read_delimited"),
         "html": Reader("kb_readers.html", "read_html"),
+        "mhtml": Reader("kb_readers.mhtml", "read_mhtml"),
         "svg": Reader("kb_readers.svg", "read_svg"),
         "rst": Reader("kb_readers.rst", "read_rst"),
         "adoc": Reader("kb_readers.outlines", "read_asciidoc"),
@@ -43,13 +48,19 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "xml": Reader("kb_readers.xml_text", "read_xml"),
         "epub": Reader("kb_readers.epub", "read_epub"),
         "eml": Reader("kb_readers.mail", "read_mail"),
+        "msg": Reader("kb_readers.msg", "read_msg", cpu_limit="size"),
         **{name: Reader("kb_readers.code", "read_code", takes_context=True) for name in GRAMMARS},
     }
 )
 """By format name. A module is imported in the child only, for the first file of its format."""
 
 _DECODED_HERE = frozenset(["md", *(each.name for each in formats.FORMATS.values() if each.is_plain)])
-_PACKAGES = {"pdf": "pypdfium2", **{name: package for name, (package, _) in GRAMMARS.items()}}
+_PACKAGES = {
+    "pdf": "pypdfium2",
+    **dict.fromkeys(["doc", "msg", "ppt"], "olefile"),
+    "xls": "xlrd",
+    **{name: package for name, (package, _) in GRAMMARS.items()},
+}
 
 
 def format_of(filename: str, content_type: str = "") -> Format:

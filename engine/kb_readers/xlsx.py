@@ -72,13 +72,13 @@ def read_xlsx(data: bytes) -> Extraction:
     if "styles" in parts:
         package.feed(parts["styles"], styles)
     formatters = styles.of_cells(from_1904=book.from_1904)
-    text = _Text()
+    text = SheetText(_FORMAT.label)
     for sheet in book.sheets:
         where = outgoing.get(sheet.relationship)
         if where is None:
             raise damaged(_FORMAT.label, "a sheet is missing")
         if where.kind == "worksheet":  # a chart sheet has no cells
-            text.begin(sheet)
+            text.begin(sheet.name, is_hidden=sheet.is_hidden)
             package.feed(where.part, _Cells(text, strings.values, formatters))
     return Extraction(
         [Page(None, "\n".join(text.lines))], package.title, "text_extraction", _FORMAT.mime_type
@@ -163,10 +163,12 @@ class _Styles(Handler):
             self._in_cells = False
 
 
-class _Text:
+class SheetText:
     """The lines of the whole workbook, within limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str) -> None:
+        """`label`: the format in the messages of failures."""
+        self._label = label
         self.lines: list[str] = []
         self._heading = ""
         self._last_row = 0
@@ -174,9 +176,9 @@ class _Text:
         self._cells = 0
         self._budget = TextBudget()
 
-    def begin(self, sheet: _Sheet) -> None:
+    def begin(self, name: str, *, is_hidden: bool) -> None:
         """Begin the next sheet; its heading is written with its first row."""
-        self._heading = f"# {sheet.name}{' (hidden sheet)' if sheet.is_hidden else ''}"
+        self._heading = f"# {name}{' (hidden sheet)' if is_hidden else ''}"
 
     def add(self, row: int, values: Mapping[int, str]) -> None:
         """Add a row, its values by column from 1; an empty row before it begins a new table.
@@ -186,7 +188,7 @@ class _Text:
         """
         self._cells += len(values)
         if self._cells > MOST_CELLS:
-            raise unsafe(_FORMAT.label, f"more than {MOST_CELLS:,} cells")
+            raise unsafe(self._label, f"more than {MOST_CELLS:,} cells")
         begins = bool(self._heading) or row != self._last_row + 1
         header = {} if begins else self._header
         places: dict[int, tuple[int, str]] = {}
@@ -214,7 +216,7 @@ class _Text:
 class _Cells(Handler):
     """The values of one sheet, passed on row by row."""
 
-    def __init__(self, text: _Text, strings: Sequence[str], styles: Sequence[Formatter]) -> None:
+    def __init__(self, text: SheetText, strings: Sequence[str], styles: Sequence[Formatter]) -> None:
         self._text = text
         self._strings = strings
         self._styles = styles

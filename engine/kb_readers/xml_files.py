@@ -39,7 +39,7 @@ _OLE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the methods that Office uses
 # Default titles of programs.
-_NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
+NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
 
 
 class Handler:
@@ -197,7 +197,7 @@ class Package(Archive):
             if outer.kind == "core-properties" and self.holds(outer.part):
                 self.feed(outer.part, found)
         title = one_line(found.text)[:_LONGEST_TITLE]
-        return None if title.lower() in _NO_TITLES else title
+        return None if title.lower() in NO_TITLES else title
 
 
 class Relationship(NamedTuple):

@@ -78,8 +78,13 @@ _ALL = (
     Format("odt", "ODT", (".odt",), f"{_OPEN_DOCUMENT}text", "docx"),
     Format("ods", "ODS", (".ods",), f"{_OPEN_DOCUMENT}spreadsheet", "xlsx"),
     Format("odp", "ODP", (".odp",), f"{_OPEN_DOCUMENT}presentation", "pptx"),
+    Format("rtf", "RTF", (".rtf",), "application/rtf", "docx"),
+    Format("doc", "DOC", (".doc", ".dot"), "application/msword", "docx"),
+    Format("xls", "XLS", (".xls", ".xlt"), "application/vnd.ms-excel", "xlsx"),
+    Format("ppt", "PPT", (".ppt", ".pps"), "application/vnd.ms-powerpoint", "pptx"),
     Format("csv", "CSV", (".csv", ".tsv"), "text/csv", "csv"),
     Format("html", "HTML", (".html", ".htm", ".xhtml"), "text/html", "html"),
+    Format("mhtml", "saved page", (".mhtml", ".mht"), "multipart/related", "html"),
     Format("svg", "SVG", (".svg",), "image/svg+xml", "image"),
     Format("jpg", "JPG", (".jpg", ".jpeg"), "image/jpeg", "image", takes_ocr=True),
     Format("png", "PNG", (".png",), "image/png", "image", takes_ocr=True),
@@ -93,6 +98,7 @@ _ALL = (
     Format("ipynb", "Jupyter notebook", (".ipynb",), "application/x-ipynb+json", "code"),
     Format("epub", "EPUB", (".epub",), "application/epub+zip", "epub"),
     Format("eml", "e-mail", (".eml",), "message/rfc822", "email"),
+    Format("msg", "Outlook message", (".msg",), "application/vnd.ms-outlook", "email"),
     Format("xml", "XML", (".xml",), "application/xml", "data"),
     *(
         Format(name, label, tuple(extensions), mime_type, doc_type, is_plain=True)

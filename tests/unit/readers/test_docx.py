@@ -257,6 +257,12 @@ def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
     assert text(body(f"<w:p>{choice}</w:p>{changed}")) == "boxed\n\nnew linked tabbed\nbelow"
 
 
+def test_a_picture_is_read_as_its_description() -> None:
+    drawing = '<w:r><w:drawing><docPr name="Picture 1" descr="a grey stone"/></w:drawing></w:r>'
+    older = '<w:r><w:pict><shape alt="a map"/></w:pict></w:r>'
+    assert text(body(f"<w:p><w:r><w:t>Here:</w:t></w:r>{drawing}{older}</w:p>")) == "Here: a grey stone a map"
+
+
 def test_properties_of_before_a_tracked_change_do_not_count() -> None:
     """The former properties follow the current ones."""
     former = '<w:pPrChange w:id="1" w:author="a"><w:pPr>{}</w:pPr></w:pPrChange>'

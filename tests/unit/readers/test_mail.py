@@ -12,6 +12,7 @@ import pytest
 from kb_readers.failures import ExtractionFailed
 from kb_readers.mail import read_mail
 from kb_readers.markdown import headings
+from kb_readers.mhtml import read_mhtml
 from tests.support.reading import only_text, refusal
 
 text = partial(only_text, read_mail)
@@ -409,3 +410,30 @@ def test_ascii_is_read_under_any_name_of_a_character_set(charset: str) -> None:
 def test_flowed_lines_are_joined(parameters: str, body: str, read: str) -> None:
     mail = f"{READ}\nContent-Type: text/plain{parameters}\n\n{body}"
     assert text(mail.encode()) == f"{READ}\n\n{read}"
+
+
+PAGE = b"Content-Type: text/html; charset=koi8-r\nContent-ID: <%s>\n\n<title>Of %s</title>%s\n"
+PICTURE = b"Content-Type: image/png\nContent-ID: <cid:1>\n\nx\n"
+
+
+def saved(*parts: bytes) -> bytes:
+    head = b'Content-Type: multipart/related; start="<root>"; boundary=b\n\n'
+    return HEAD + head + b"".join(b"--b\n%s\n" % part for part in parts) + b"--b--\n"
+
+
+def test_a_saved_page_is_its_html_without_frames_and_pictures() -> None:
+    found = read_mhtml(
+        saved(PAGE % (b"frame", b"x", b"advert"), PICTURE, PAGE % (b"root", b"Stones", b"\xcb<img alt=map>"))
+    )
+    assert (found.title, found.pages[0].text) == ("Of Stones", "к map")
+    assert found.remark == "Frames of the page are not read: 1"
+
+
+def test_a_saved_page_of_frames_alone_is_their_text() -> None:
+    parts = [
+        PAGE % (b"root", b"Stones", b"<frameset>"),
+        PAGE % (b"a", b"a", b"hard"),
+        PAGE % (b"b", b"b", b"soft"),
+    ]
+    assert only_text(read_mhtml, saved(*parts)) == "hard\n\nsoft"
+    assert refusal(read_mhtml, saved(PICTURE)).code == "file_corrupt"

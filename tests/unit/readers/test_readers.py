@@ -23,6 +23,7 @@ from kb_readers.model import DEFAULT_LIMITS, Context, Extraction
 from kb_readers.readers import READERS
 from tests.support.documents import docx_of, odf
 from tests.support.epubs import book
+from tests.support.old_office import doc, msg, number_cell, placed, ppt, record, text_cell, xls
 from tests.support.reading import Read, read_path, refusal
 
 
@@ -56,8 +57,14 @@ SOUND = {
         "</table:table-row></table:table>",
     ),
     "odp": odf("presentation", "<draw:page><text:p>feldspar</text:p></draw:page>"),
+    "rtf": rb"{\rtf1{\fonttbl{\f0 Arial;}}{\stylesheet{\s1 heading 1;}}\f0\'66eldspar\u233?\cell\row}",
+    "doc": doc([("Stones\r", 1, b""), ("feldspar\r", 0, b"")]),
+    "xls": xls(("Sums", 0, text_cell(0, 0, "feldspar") + number_cell(0, 1, 12.5))),
+    "ppt": ppt([record(0x03EF, bytes(20))], placed(2, (0, "feldspar"))),
     "csv": b"Stone,Weight\nfeldspar,12.5",
     "html": b"<title>a</title><table><tr><td>feldspar<td>12.5</table>",
+    "mhtml": b"MIME-Version: 1.0\nContent-Type: multipart/related; boundary=b\n\n--b\n"
+    b"Content-Type: text/html\n\n<p>feldspar\n--b--\n",
     "svg": b"<svg><title>a</title><switch><text>feldspar<tspan x='1' y='2'>c</tspan></text></switch></svg>",
     "rst": b"Stones\n======\n\nfeldspar",
     "adoc": b"= Stones\n\nfeldspar",
@@ -67,6 +74,7 @@ SOUND = {
     "ipynb": b'{"cells": [{"cell_type": "code", "source": ["feldspar"], "outputs": [{"text": "x"}]}]}',
     "xml": b"<a><b>feldspar</b></a>",
     "epub": book(**{"OEBPS__text__one a.xhtml": "<p>feldspar</p>"}),
+    "msg": msg({"0037001F": "Stones".encode("utf-16-le"), "1000001E": b"feldspar"}),
     "eml": b"From: ada@example.org\nSubject: Stones\n\nfeldspar",
     **dict.fromkeys(GRAMMARS, b"class Stone {\n  void feldspar() {}\n}\nfunction weigh() {}\n"),
 }

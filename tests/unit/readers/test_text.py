@@ -56,7 +56,7 @@ def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str
 
 @pytest.mark.parametrize(
     "filename",
-    ["a.xyz", "a.doc", "a.xls", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"],
+    ["a.xyz", "a.wpd", "a.mdb", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"],
 )
 def test_another_name_is_refused_with_what_is_taken(filename: str) -> None:
     with pytest.raises(ExtractionFailed) as failed:

@@ -1,0 +1,85 @@
+"""Blocks of Markdown from paragraphs and cell ends, as RTF and old Word files have them in one sequence."""
+
+from __future__ import annotations
+
+import re
+
+from kb_readers.failures import unsafe
+from kb_readers.markdown import escaped, one_line, table_row, table_rule
+
+_LEVELS = 6
+_DEEPEST_INDENT = 6
+_MOST_COLUMNS = 1_000
+_NUMBERED = re.compile(r"\w{1,9}[.)]")
+
+
+class Blocks:
+    """Headings, paragraphs, lists and tables, in the order in which they are added."""
+
+    def __init__(self, label: str) -> None:
+        """`label`: the format in the messages of failures."""
+        self._label = label
+        self._blocks: list[list[str]] = []  # the lines of each block
+        self._in_list = False
+        self._cell: list[str] = []
+        self._row: list[str] = []
+        self._rows: list[list[str]] = []
+
+    def add_paragraph(self, text: str, level: int = 0, mark: str = "", depth: int = 0) -> None:
+        """Add a paragraph outside tables: a heading of a `level` from 1 to 6, or a list item with a mark."""
+        lines = [line for line in map(one_line, text.split("\n")) if line]
+        if not lines:
+            return
+        self._end_table()
+        if 0 < level <= _LEVELS:
+            self._add(f"{'#' * level} {' '.join(filter(None, [mark, *lines]))}")
+        elif mark:
+            mark = mark if _NUMBERED.fullmatch(mark) else "-"
+            self._add(f"{'  ' * min(depth, _DEEPEST_INDENT)}{mark} {' '.join(lines)}", is_item=True)
+        else:
+            self._add("\n".join(map(escaped, lines)))
+
+    def add_block(self, block: str) -> None:
+        """Add a finished block, such as one of a text box."""
+        self._end_table()
+        self._add(block)
+
+    def add_to_cell(self, text: str) -> None:
+        """Add a paragraph to the open cell."""
+        if words := one_line(text):
+            self._cell.append(words)
+
+    def end_cell(self) -> None:
+        if len(self._row) >= _MOST_COLUMNS:
+            raise unsafe(self._label, f"more than {_MOST_COLUMNS:,} columns")
+        self._row.append(" ".join(self._cell))
+        self._cell = []
+
+    def end_row(self) -> None:
+        if self._cell:
+            self.end_cell()
+        if any(self._row):
+            self._rows.append(self._row)
+        self._row = []
+
+    def finished(self) -> list[str]:
+        """Return all blocks, each a heading, a paragraph, a list or a table."""
+        self._end_table()
+        return ["\n".join(lines) for lines in self._blocks]
+
+    def _end_table(self) -> None:
+        self.end_row()
+        rows, self._rows = self._rows, []
+        if max(map(len, rows), default=0) == 1:  # a frame around text
+            for [text] in rows:
+                self._add(escaped(text))
+        elif rows:
+            header, *others = map(table_row, rows)
+            self._add("\n".join([header, table_rule(len(rows[0])), *others]))
+
+    def _add(self, block: str, *, is_item: bool = False) -> None:
+        if is_item and self._in_list:
+            self._blocks[-1].append(block)
+        else:
+            self._blocks.append([block])
+        self._in_list = is_item

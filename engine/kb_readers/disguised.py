@@ -1,0 +1,41 @@
+"""Files with the name of an old Office format and the content of another one, as programs export them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from msgspec.structs import replace
+
+from kb_contracts.api.formats import Format
+from kb_readers.failures import damaged
+from kb_readers.model import Extraction
+from kb_readers.ole import MAGIC
+
+_HEAD_BYTES = 4096
+_NEWER = {"doc": ("docx", "read_docx"), "xls": ("xlsx", "read_xlsx"), "ppt": ("pptx", "read_pptx")}
+
+
+def read_disguised(data: bytes, fmt: Format) -> Extraction | None:
+    """Return the text of RTF, HTML, XML, a saved page or a newer Office file; None for a compound file.
+
+    Raises ExtractionFailed as the reader of that format, or "file_corrupt" for other content.
+    """
+    if data.startswith(MAGIC):
+        return None
+    head = data[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if head.startswith(b"{\\rtf"):
+        module, function = "rtf", "read_rtf"
+    elif head.startswith(b"pk\x03\x04"):
+        module, function = _NEWER[fmt.name]
+    elif head.startswith(b"<?xml") and b"<html" not in head:
+        module, function = "xml_text", "read_xml"
+    elif head.startswith(b"<"):
+        module, function = "html", "read_html"
+    elif b"mime-version:" in head:
+        module, function = "mhtml", "read_mhtml"
+    else:
+        raise damaged(fmt.label, "its content is of another format")
+    # Imported late: each of these readers is seldom used here.
+    read: Callable[[bytes], Extraction] = getattr(import_module(f"kb_readers.{module}"), function)
+    return replace(read(data), mime_type=fmt.mime_type)

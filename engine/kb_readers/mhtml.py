@@ -1,0 +1,32 @@
+"""Web pages saved with their resources (MHTML), in the format of a mail: the page alone, read as HTML.
+
+Pictures and styles are not read. Frames are, if the page has no text of its own.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+from msgspec.structs import replace
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import damaged
+from kb_readers.html import read_html
+from kb_readers.mail import pages_in
+from kb_readers.model import Extraction, Page
+
+_FORMAT = FORMATS["mhtml"]
+
+
+def read_mhtml(data: bytes) -> Extraction:
+    """Return the text as one page without a number, with the title of the HTML. Raises ExtractionFailed."""
+    pages = [page for page in pages_in(data) if page.strip()]
+    if not pages:
+        raise damaged(_FORMAT.label, "it has no HTML")
+    first, *frames = (read_html(codecs.BOM_UTF8 + page.encode("utf-8", "replace")) for page in pages)
+    text, remark = first.pages[0].text, None
+    if not text:
+        text = "\n\n".join(frame.pages[0].text for frame in frames)
+    elif frames:
+        remark = f"Frames of the page are not read: {len(frames):,}"
+    return replace(first, pages=[Page(None, text)], mime_type=_FORMAT.mime_type, remark=remark)

@@ -223,7 +223,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         Archives() as archives,
     ):
         found, refused = expanded(found, archives)
-        fetched, failed = _fetched(urls, Path(folder), private=options.private)
+        fetched, failed = _fetched(urls, Path(folder), private=options.private, whole_page=options.whole_page)
         found += fetched
         ended = left_out + refused + failed
         progress.began(len(found) + len(ended), sum(file.size for file in found))
@@ -246,9 +246,11 @@ def run(options: argparse.Namespace, out: Output) -> int:
     return status_of(results)
 
 
-def _fetched(urls: Iterable[str], folder: Path, *, private: bool) -> tuple[list[Found], list[Result]]:
-    """Return the files fetched from the URLs, and the failures."""
-    from kb_cli.web import NotFetched, fetch, is_of_the_internet
+def _fetched(
+    urls: Iterable[str], folder: Path, *, private: bool, whole_page: bool
+) -> tuple[list[Found], list[Result]]:
+    """Return the files fetched from the URLs, pages reduced to their main text, and the failures."""
+    from kb_cli.web import NotFetched, fetch, is_of_the_internet, reduce_to_main_text
 
     found, failed = [], []
     for number, url in enumerate(dict.fromkeys(urls)):
@@ -259,7 +261,10 @@ def _fetched(urls: Iterable[str], folder: Path, *, private: bool) -> tuple[list[
         except NotFetched as error:
             failed.append(Result(url, "failed", reason=str(error)))
         else:
-            found.append(Found(path, path.stat().st_size, named=True, source=url.partition("#")[0]))
+            remark = None if whole_page else reduce_to_main_text(path)
+            details = Details(notes=[remark] if remark else [])
+            source = url.partition("#")[0]
+            found.append(Found(path, path.stat().st_size, named=True, source=source, details=details))
     return found, failed
 
 

@@ -340,6 +340,7 @@ COMMANDS = (
         _arg("--as-text", action="store_true", help="treat files of unknown types as text (UTF-8)"),
         _arg("--encoding", default="", metavar="NAME", help="encoding of texts, like windows-1252 (UTF-8)"),
         _arg("--private", action="store_true", help="also fetch URLs at non-public addresses"),
+        _arg("--whole-page", action="store_true", help="keep navigation and footers of fetched pages"),
     )),
     Command("sync", "kb_cli.sync.sync_command:run", "synchronize a collection with a folder", (
         *_ENGINE,

@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -28,11 +30,14 @@ Address: TypeAlias = IPv4Address | IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Sequence[Address]]
 
 MOST_BYTES = 100 * 1024 * 1024
+LARGEST_PAGE = 8 * 1024 * 1024
+"""Maximum size of a page that is reduced to its main text, in bytes."""
 MOST_REDIRECTS = 5
 MOST_SECONDS = 120.0
 """Time for one URL in seconds, from its first connection to its last byte, redirects included."""
 
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+_READING_SECONDS = 20.0
 _AGENT = "kb-add"
 _LONGEST_NAME = 150
 _TRANSLATED = IPv6Network("64:ff9b::/96")
@@ -107,6 +112,30 @@ def fetch(
         NotFetched: with the reason.
     """
     return asyncio.run(_fetch(url, folder, is_allowed, resolve, trust))
+
+
+def reduce_to_main_text(path: Path) -> str | None:
+    """Leave navigation and footers out of a file of HTML, and return a remark on the words left out.
+
+    Return None without a change for other files, for pages of more than `LARGEST_PAGE` bytes, pages that
+    cannot be read within `_READING_SECONDS`, and where the whole page is kept.
+    """
+    if path.suffix not in formats.FORMATS["html"].extensions or path.stat().st_size > LARGEST_PAGE:
+        return None
+    # The tokenizer's time is quadratic for some broken pages, and cannot be bounded in this process.
+    command = [sys.executable, "-I", "-m", "kb_readers.article", str(path)]
+    try:
+        done = subprocess.run(  # noqa: S603 - a module of this project
+            command, capture_output=True, timeout=_READING_SECONDS, check=True, text=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None  # the engine reads the whole page, or reports the reason
+    words, left_out = map(int, done.stdout.split())
+    if not left_out:
+        return None
+    return (
+        f"{left_out:,} of {words:,} words of the page left out, such as navigation; --whole-page keeps them"
+    )
 
 
 async def _fetch(

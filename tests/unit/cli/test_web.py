@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from kb_cli import web
-from kb_cli.web import Address, NotFetched, addresses_of, fetch, is_of_the_internet
+from kb_cli.web import Address, NotFetched, addresses_of, fetch, is_of_the_internet, reduce_to_main_text
+from kb_readers.html import markdown_of
 from tests.support.certificates import self_signed
 from tests.support.patience import SILENCE
 
@@ -247,3 +248,15 @@ def test_a_name_stays_in_its_folder(
     found = get(site + path)
     assert found.parent == tmp_path
     assert found.name == name
+
+
+def test_a_fetched_page_is_reduced_to_its_main_text(tmp_path: Path) -> None:
+    page = tmp_path / "stones.html"
+    prose = "Größe und Alter der Steine im alten Bruch sind seit langem gut bekannt. " * 4
+    html = f"<meta charset=iso-8859-1><nav><a href=/>Start</a></nav><p>{prose}</p>"
+    page.write_bytes(html.encode("latin-1"))
+    remark = reduce_to_main_text(page)
+    assert remark is not None
+    assert remark.startswith("1 of 53 words")
+    assert markdown_of(page.read_text("utf-8-sig")) == prose.strip()
+    assert reduce_to_main_text(page) is None

@@ -505,7 +505,9 @@ class FileFields(Request):
 
     The extension of a file's name determines its format. A file of unknown extension is accepted as text if
     the part `file` has `Content-Type: text/plain`, and is refused otherwise. The `charset` of that header is
-    the encoding of a text (labels of the WHATWG Encoding Standard); the text is kept in UTF-8.
+    the encoding of a text (labels of the WHATWG Encoding Standard); the text is kept in UTF-8. Other texts
+    declare their encoding or are UTF-8; an engine may detect another encoding if it is certain, in texts of
+    at least 200 bytes.
     """
 
     title: Title | None = None

@@ -86,7 +86,9 @@ def read_mail(data: bytes) -> Extraction:
         f"Attachments are not read: {names}" if names else "",
     ]
     remark = " ".join(filter(None, remarks)) or None
-    return Extraction([Page(None, page)], title, "text_extraction", _FORMAT.mime_type, remark)
+    return Extraction(
+        [Page(None, page)], title, "text_extraction", _FORMAT.mime_type, remark, left_out=reading.unread
+    )
 
 
 def body_of(data: bytes) -> str:

@@ -13,6 +13,8 @@ from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import IO
 
+from msgspec.structs import replace
+
 from kb_contracts.api import formats
 from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
@@ -116,4 +118,5 @@ async def read_file(
             extraction = await read_in_child(text, fmt, READERS[fmt.name], limits, on_progress, memory=memory)
     if detected is None:
         return extraction
-    return extraction.with_remark(f"It does not declare its encoding; it was read as {detected}.")
+    remark = f"It does not declare its encoding; it was read as {detected}."
+    return replace(extraction.with_remark(remark), encoding=detected)

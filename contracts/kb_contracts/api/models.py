@@ -621,6 +621,25 @@ class JobList(Response):
 # --- documents ------------------------------------------------------------------------------------
 
 
+class Fidelity(Response):
+    """Report of the reading of a file: decisions that were guesses, and parts that were left out."""
+
+    encoding: Annotated[
+        str | None, Meta(description="detected encoding of a text that is not UTF-8 and declares none")
+    ] = None
+    columns: Annotated[
+        Count | None, Meta(description="most columns of a CSV file, whose separator was detected")
+    ] = None
+    ocr_pages: Annotated[list[Count], Meta(description="pages with text by OCR; a picture is page 1")] = []
+    ocr_confidence: Annotated[
+        Score | None, Meta(description="mean confidence of the recognizer in the text of these pages")
+    ] = None
+    pages_without_text: list[Count] = []
+    left_out: Annotated[
+        list[str], Meta(description="names of parts that were not read, such as attachments of an e-mail")
+    ] = []
+
+
 class Document(Response):
     """A document without its chunks. `status` is `empty` if no text was found, with the reason."""
 
@@ -653,6 +672,10 @@ class Document(Response):
     original: Annotated[
         bool | msgspec.UnsetType,
         Meta(description="true if the original file is kept, for getOriginal; otherwise absent"),
+    ] = msgspec.UNSET
+    fidelity: Annotated[
+        Fidelity | msgspec.UnsetType,
+        Meta(description="absent from notes, and from files read before this report existed"),
     ] = msgspec.UNSET
 
 

@@ -64,6 +64,7 @@ class Result(msgspec.Struct):
     document_id: int | None = None
     job_id: str | None = None
     reason: str | None = None
+    fidelity: m.Fidelity | msgspec.UnsetType = msgspec.UNSET
 
     def line(self) -> str:
         """Return one line with the outcome, the path, the document unless it is empty, and the reason."""
@@ -243,7 +244,22 @@ def run(options: argparse.Namespace, out: Output) -> int:
         counts = Counter(result.outcome for result in results)
         summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
         out.text(summary or "No files there.")
+        for line in _fidelity_summed_up(results):
+            out.text(line)
     return status_of(results)
+
+
+def _fidelity_summed_up(results: Sequence[Result]) -> Iterator[str]:
+    """Yield a line for each kind of guess and omission, with the number of its documents."""
+    reports = [result.fidelity for result in results if result.fidelity]
+    for kind, count in (
+        ("a detected encoding", sum(each.encoding is not None for each in reports)),
+        ("text by OCR", sum(bool(each.ocr_pages) for each in reports)),
+        ("pages without text", sum(bool(each.pages_without_text) for each in reports)),
+        ("parts left out", sum(bool(each.left_out) for each in reports)),
+    ):
+        if count:
+            yield f"{count} with {kind}"
 
 
 def _fetched(
@@ -524,14 +540,16 @@ class Adding:
                 raise
             document = None  # removed in the meantime
         status_reason = document.status_reason if document is not None else None
+        fidelity = msgspec.UNSET if document is None else document.fidelity
         if document is not None and document.status == "empty":  # a scan must not look like a success
-            return Result(path, "empty", job.document_id, job.id, status_reason or "no text was found in it")
+            reason = status_reason or "no text was found in it"
+            return Result(path, "empty", job.document_id, job.id, reason, fidelity)
         outcome: Outcome = "already there" if job.deduplicated else "added"
         if job.outcome == "replaced":
             outcome = "replaced"
         own = f"its own is kept: {', '.join(job.left_out)}" if job.left_out else None
         notes = "; ".join(filter(None, (status_reason, own, what_stays(job, document)))) or None
-        return Result(path, outcome, job.document_id, job.id, notes)
+        return Result(path, outcome, job.document_id, job.id, notes, fidelity)
 
     def _end(self, result: Result) -> None:
         if self.force_ocr and result.job_id and not _takes_ocr(Path(result.path)):

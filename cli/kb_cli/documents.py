@@ -37,6 +37,7 @@ from kb_contracts.api.operations import (
     NoteQuery,
 )
 from kb_contracts.api.ragler import PREFIX
+from kb_contracts.semantics.documents import fidelity_in_words
 from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import CONVENTIONAL, split_tags, tag_of, tags_for_search, tags_for_submission
 from kb_server.tool import ToolError
@@ -232,6 +233,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
             ("type", document.doc_type),
             ("status", document.status),
             ("reason", document.status_reason),
+            ("reading", "; ".join(fidelity_in_words(document.fidelity)) if document.fidelity else None),
             ("file kept", "yes" if document.original else None),
             ("collection", collection),
             ("tags", others),

@@ -40,10 +40,17 @@ def read_delimited(data: bytes) -> Extraction:
     csv.field_size_limit(DEFAULT_LIMITS.text_bytes)  # global, but this process reads one file only
     lines: list[str] = []
     budget = TextBudget()
-    for line in _lines(text):
+    widths: list[int] = []
+    for line in _lines(text, widths):
         budget.spend(line)
         lines.append(line)
-    return Extraction([Page(None, "\n".join(lines).strip())], None, "text_extraction", _FORMAT.mime_type)
+    return Extraction(
+        [Page(None, "\n".join(lines).strip())],
+        None,
+        "text_extraction",
+        _FORMAT.mime_type,
+        columns=max(widths, default=None),
+    )
 
 
 def separator_of(text: str) -> str | None:
@@ -93,8 +100,11 @@ def _rows(text: str, separator: str) -> Iterator[Sequence[str]]:
         start += 1
 
 
-def _lines(text: str) -> Iterator[str]:
-    """Yield a table for each run of non-empty rows; a row of one value above it is a line by itself."""
+def _lines(text: str, widths: list[int]) -> Iterator[str]:
+    """Yield a table for each run of non-empty rows; a row of one value above it is a line by itself.
+
+    The number of columns of each table is appended to `widths`, unless the file names its separator.
+    """
     if given := _GIVEN_SEPARATOR.match(text):
         text = text[given.end() :]
     separator = given[1] if given else separator_of(text)
@@ -116,4 +126,6 @@ def _lines(text: str) -> Iterator[str]:
             yield escaped(values[0])
         else:
             is_table = True
+            if given is None:
+                widths.append(len(values))
             yield from ("", table_row(values), table_rule(len(values)))

@@ -88,7 +88,9 @@ def read_docx(data: bytes) -> Extraction:
     text = "\n\n".join(found)
     title = package.title or title_of(text)
     remark = f"Parts of other formats are not read: {names_listed([*unread])}" if unread else None
-    return Extraction([Page(None, text)], title, "text_extraction", _FORMAT.mime_type, remark)
+    return Extraction(
+        [Page(None, text)], title, "text_extraction", _FORMAT.mime_type, remark, left_out=[*unread]
+    )
 
 
 def _embedded(name: str, data: bytes) -> str:

@@ -13,18 +13,13 @@ from html.parser import HTMLParser
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, table_row, table_rule, title_of
 from kb_readers.model import Extraction, Page
-from kb_readers.text import codec_named, decode, encoding_by_mark
+from kb_readers.text import codec_named, declared_label, decode, encoding_by_mark
 
 _MIME_TYPE = "text/html"
-_HEAD_BYTES = 4096
 _LONGEST_TITLE = 500
 _DEEPEST_INDENT = 6
 _LARGEST_SPAN = 1_000
 
-_DECLARED = re.compile(
-    rb"<\?xml[^>]{0,200}\bencoding\s*=\s*[\"']?\s*([\w.:-]+)|<meta[^>]{0,500}\bcharset\s*=\s*[\"']?\s*([\w.:-]+)",
-    re.IGNORECASE,
-)
 # As in browsers: Latin 1 and ASCII mean Windows 1252, East Asian encodings include the characters added to
 # them later, and a declaration of UTF-16, itself readable as ASCII, is wrong.
 _READ_AS = {
@@ -92,10 +87,8 @@ def find_encoding(data: bytes) -> str:
     """Return the encoding of a byte order mark, the declared one, or UTF-8."""
     if marked := encoding_by_mark(data):
         return marked
-    declared = _DECLARED.search(data, 0, _HEAD_BYTES)
-    if declared is None:
-        return "utf-8"
-    return encoding_named((declared[1] or declared[2]).decode("ascii", "replace"), "page")
+    declared = declared_label(data)
+    return "utf-8" if declared is None else encoding_named(declared, "page")
 
 
 def encoding_named(label: str, where: str) -> str:

@@ -94,7 +94,9 @@ def extraction_of(
         f"Attachments are not read: {names}" if names else "",
     ]
     remark = " ".join(filter(None, found)) or None
-    return Extraction([Page(None, page)], title, "text_extraction", fmt.mime_type, remark)
+    return Extraction(
+        [Page(None, page)], title, "text_extraction", fmt.mime_type, remark, left_out=list(unread)
+    )
 
 
 def body_of(data: bytes) -> str:

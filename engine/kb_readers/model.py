@@ -62,11 +62,21 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
     """The MIME type of the file."""
     remark: str | None = None
     """A message for users about content that was not read, and the reason."""
+    encoding: str | None = None
+    """The label of the encoding, if it was detected."""
+    columns: int | None = None
+    """The most columns of a table whose separator was detected."""
+    ocr_confidences: dict[int, float] = {}
+    """The recognizer's confidence (0 to 1) in the text of each page read by OCR."""
+    left_out: list[str] = []
+    """Names of parts that were not read."""
+    is_note: bool = False
+    """True for the text of a note, which was not read from a file."""
 
     @classmethod
     def of_note(cls, text: str) -> Extraction:
         """Wrap the text of a note: agents write Markdown, so its headings count."""
-        return cls([Page(None, text)], None, "text_extraction", "text/markdown")
+        return cls([Page(None, text)], None, "text_extraction", "text/markdown", is_note=True)
 
     @property
     def page_count(self) -> int | None:

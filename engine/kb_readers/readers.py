@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib.util import find_spec
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import IO
+
+from msgspec.structs import replace
 
 from kb_contracts.api import formats
 from kb_contracts.api.formats import Format
@@ -18,7 +22,7 @@ from kb_readers.failures import ExtractionFailed, too_much_text
 from kb_readers.grammars import GRAMMARS
 from kb_readers.memory import MemoryBudget
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Progress, Reader
-from kb_readers.text import read_text
+from kb_readers.text import in_known_encoding, read_text
 
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
@@ -99,14 +103,31 @@ async def read_file(
 ) -> Extraction:
     """Return the text of an open file, read as `fmt`.
 
-    Text, Markdown and data are decoded in a thread. Other formats are read in a child, which starts once
-    `memory` has room for it, and is killed with its process group when it exceeds a limit or the awaiting
-    task is cancelled. Raises ExtractionFailed; KeyError for a format without a reader here.
+    Text, Markdown and data are decoded in a thread; the encoding of a text that declares none is detected.
+    Other formats are read in a child, which starts once `memory` has room for it, and is killed with its
+    process group when it exceeds a limit or the awaiting task is cancelled. Raises ExtractionFailed; KeyError
+    for a format without a reader here.
     """
+    if not fmt.is_text:
+        require_reader(fmt)
+        return await read_in_child(source, fmt, READERS[fmt.name], limits, on_progress, memory=memory)
+    data = await asyncio.to_thread(source.read, limits.text_bytes + 1)
+    detected = None
+    if len(data) <= limits.text_bytes:
+        # Not in the child, where each file would load the detectors, and one of them needs a temporary file.
+        data, detected = await asyncio.to_thread(in_known_encoding, data, fmt)
+    elif fmt.name in _DECODED_HERE:
+        raise too_much_text(limits.text_bytes)
     if fmt.name in _DECODED_HERE:
-        data = await asyncio.to_thread(source.read, limits.text_bytes + 1)
-        if len(data) > limits.text_bytes:
-            raise too_much_text(limits.text_bytes)
-        return (await asyncio.to_thread(read_text, data, fmt.mime_type)).within(limits)
-    require_reader(fmt)
-    return await read_in_child(source, fmt, READERS[fmt.name], limits, on_progress, memory=memory)
+        extraction = (await asyncio.to_thread(read_text, data, fmt.mime_type)).within(limits)
+    else:
+        require_reader(fmt)
+        with nullcontext(source) if detected is None else TemporaryFile() as text:
+            if detected is not None:
+                await asyncio.to_thread(text.write, data)
+            text.seek(0)
+            extraction = await read_in_child(text, fmt, READERS[fmt.name], limits, on_progress, memory=memory)
+    if detected is None:
+        return extraction
+    remark = f"It does not declare its encoding; it was read as {detected}."
+    return replace(extraction.with_remark(remark), encoding=detected)

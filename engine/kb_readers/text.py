@@ -1,13 +1,16 @@
-"""Strict decoding of bytes: undecodable text is refused, never guessed."""
+"""Strict decoding of bytes. An encoding that is not declared is detected, or the text is refused."""
 
 from __future__ import annotations
 
 import codecs
+import re
 from functools import cache
 
 from msgspec.structs import replace
 
+from kb_contracts.api.formats import Format
 from kb_contracts.semantics.encodings import codec_of
+from kb_readers.detection import detect, label_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import given_title, title_of
 from kb_readers.model import Extraction, Page
@@ -23,6 +26,12 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_DECLARED = re.compile(
+    rb"<\?xml[^>]{0,200}\bencoding\s*=\s*[\"']?\s*([\w.:-]+)|<meta[^>]{0,500}\bcharset\s*=\s*[\"']?\s*([\w.:-]+)",
+    re.IGNORECASE,
+)
+_HEAD_BYTES = 4096
+_DECLARING = frozenset(["html", "xml"])  # formats whose text may declare its encoding
 _JIS = {"euc_jp": 0xA0, "iso2022_jp": 0x20}
 """Encodings of JIS X 0208, and the offset of their bytes from its rows and cells."""
 _ADDING = "kb_readers.additions_to_jis"
@@ -31,6 +40,36 @@ _ADDING = "kb_readers.additions_to_jis"
 def encoding_by_mark(data: bytes) -> str | None:
     """Return the encoding of a byte order mark, or None; decoding with it removes the mark."""
     return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), None)
+
+
+def declared_label(data: bytes) -> str | None:
+    """Return the label of the encoding that HTML or XML declares, or None."""
+    declared = _DECLARED.search(data, 0, _HEAD_BYTES)
+    return None if declared is None else (declared[1] or declared[2]).decode("ascii", "replace")
+
+
+def in_known_encoding(data: bytes, fmt: Format) -> tuple[bytes, str | None]:
+    """Return a text in UTF-8 with a byte order mark, and the detected encoding.
+
+    Return the data unchanged, and None, if the format is not text, the encoding is declared or UTF-8, or it
+    cannot be detected with certainty.
+    """
+    if not fmt.is_text or encoding_by_mark(data) is not None or _is_utf8(data):
+        return data, None
+    if fmt.name in _DECLARING and declared_label(data) is not None:
+        return data, None
+    detected = detect(data)
+    if detected is None:
+        return data, None
+    return codecs.BOM_UTF8 + data.decode(detected).encode(), label_of(detected)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def codec_named(label: str) -> str:
@@ -48,10 +87,15 @@ def decode(data: bytes, encoding: str) -> str:
     try:
         text = data.decode(encoding, _ADDING if encoding in _JIS else "strict")
     except UnicodeDecodeError as error:
+        doubt, advice = (
+            ("", "")
+            if encoding != "utf-8"
+            else (", and no other encoding is certain", ", or declare its encoding")
+        )
         raise ExtractionFailed(
             "undecodable_text",
             f"The file is not {encoding.removesuffix('-sig').upper()} text "
-            f"(byte {error.start + 1} cannot be decoded). Save it as UTF-8 and try again.",
+            f"(byte {error.start + 1} cannot be decoded){doubt}. Save it as UTF-8{advice}, and try again.",
         ) from None
     if "\0" in text:
         raise ExtractionFailed(

@@ -115,7 +115,8 @@ def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: Ap
     more = {"target_audience", "usage_scenarios", "context_breadcrumbs", "heading"}
     own = {
         "issues", "left_out", "outcome", "total_exact", "reranked", "rerank_failure", "incomplete",
-        "next_cursor", "text", "similar", "original", "sandbox", "features", "document_id", "document_uid",
+        "next_cursor", "text", "similar", "original", "fidelity", "sandbox",
+        "features", "document_id", "document_uid",
     }  # fmt: skip
     assert optional == (more if part is ApiSurface.RAGLER else own)
 

@@ -18,6 +18,7 @@ from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
 from kb_http import callers, downloads, mount, multipart
+from kb_readers import readers
 from kb_simulator.engine import (
     arrivals,
     commits,
@@ -580,6 +581,10 @@ _UPLOADS = [
        replaced(multipart, "_conversion", mis.nothing)),
     _m("any declared encoding is taken", UPLOADS, "a_text_that_is_not_in_its_declared_encoding_is_refused",
        replaced(multipart, "_conversion", mis.nothing)),
+    _m("no page is without text", UPLOADS, "a_file_has_a_report_of_its_reading",
+       says("getDocument", fidelity=m.Fidelity())),
+    _m("short texts are decoded", UPLOADS, "a_short_text_in_an_undeclared_encoding_is_refused",
+       replaced(readers, "in_known_encoding", lambda data, _: (data.decode("cp1252").encode(), "cp1252"))),
     _m("a failed job has no code", UPLOADS, "a_file_that_cannot_be_read_fails_its_job",
        says("getJob", error=None)),
     _m("the same file twice is two", UPLOADS, "the_same_file_twice_is_one_document",

@@ -217,5 +217,11 @@ def _arrival(
     ]
     return (
         Arrival(**members, text=text if document.is_note else None),
-        Contents(chunks, document.extraction_method, document.pages, document.status_reason),
+        Contents(
+            chunks,
+            document.extraction_method,
+            document.pages,
+            document.status_reason,
+            document.fidelity or None,
+        ),
     )

@@ -69,6 +69,7 @@ class ExportedDocument(msgspec.Struct, frozen=True, kw_only=True):
     text_sha256: Sha256
     passages: list[Place]
     original: Annotated[str, Meta(pattern=f"^{ORIGINALS}/[^/\\x00]+$")] | None = None
+    fidelity: m.Fidelity | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_note(self) -> bool:

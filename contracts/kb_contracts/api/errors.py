@@ -87,7 +87,7 @@ _KINDS = (
     ErrorKind("file_corrupt", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is damaged"),
     ErrorKind("file_encrypted", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is protected by a password"),
     # nor UTF-16 with a BOM
-    ErrorKind("undecodable_text", HTTPStatus.UNPROCESSABLE_ENTITY, "The text is not UTF-8"),
+    ErrorKind("undecodable_text", HTTPStatus.UNPROCESSABLE_ENTITY, "The text is not in a known encoding"),
     ErrorKind("extraction_failed", HTTPStatus.UNPROCESSABLE_ENTITY, "No text could be extracted"),
     ErrorKind("extraction_timeout", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction took too long"),
     ErrorKind("extraction_memory", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction needed too much memory"),

@@ -505,7 +505,9 @@ class FileFields(Request):
 
     The extension of a file's name determines its format. A file of unknown extension is accepted as text if
     the part `file` has `Content-Type: text/plain`, and is refused otherwise. The `charset` of that header is
-    the encoding of a text (labels of the WHATWG Encoding Standard); the text is kept in UTF-8.
+    the encoding of a text (labels of the WHATWG Encoding Standard); the text is kept in UTF-8. Other texts
+    declare their encoding or are UTF-8; an engine may detect another encoding if it is certain, in texts of
+    at least 200 bytes.
     """
 
     title: Title | None = None
@@ -619,6 +621,25 @@ class JobList(Response):
 # --- documents ------------------------------------------------------------------------------------
 
 
+class Fidelity(Response):
+    """Report of the reading of a file: decisions that were guesses, and parts that were left out."""
+
+    encoding: Annotated[
+        str | None, Meta(description="detected encoding of a text that is not UTF-8 and declares none")
+    ] = None
+    columns: Annotated[
+        Count | None, Meta(description="most columns of a CSV file, whose separator was detected")
+    ] = None
+    ocr_pages: Annotated[list[Count], Meta(description="pages with text by OCR; a picture is page 1")] = []
+    ocr_confidence: Annotated[
+        Score | None, Meta(description="mean confidence of the recognizer in the text of these pages")
+    ] = None
+    pages_without_text: list[Count] = []
+    left_out: Annotated[
+        list[str], Meta(description="names of parts that were not read, such as attachments of an e-mail")
+    ] = []
+
+
 class Document(Response):
     """A document without its chunks. `status` is `empty` if no text was found, with the reason."""
 
@@ -651,6 +672,10 @@ class Document(Response):
     original: Annotated[
         bool | msgspec.UnsetType,
         Meta(description="true if the original file is kept, for getOriginal; otherwise absent"),
+    ] = msgspec.UNSET
+    fidelity: Annotated[
+        Fidelity | msgspec.UnsetType,
+        Meta(description="absent from notes, and from files read before this report existed"),
     ] = msgspec.UNSET
 
 

@@ -14,6 +14,7 @@ from kb_contracts.api.models import (
     MAX_INTEGER,
     MAX_TAGS,
     Document,
+    Fidelity,
     FileFields,
     NotePatch,
     SearchResult,
@@ -207,3 +208,15 @@ def not_a_note(document_id: int) -> EngineError:
 
 def tag_not_found(tag: str) -> EngineError:
     return EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")
+
+
+def fidelity_in_words(fidelity: Fidelity) -> list[str]:
+    """Return the entries of a report that are not empty, each as `name: value`."""
+    pages = {"by OCR": fidelity.ocr_pages, "without text": fidelity.pages_without_text}
+    return [
+        *([f"encoding detected: {fidelity.encoding}"] if fidelity.encoding else []),
+        *([f"columns detected: {fidelity.columns}"] if fidelity.columns else []),
+        *(f"pages {name}: {len(numbers):,}" for name, numbers in pages.items() if numbers),
+        *([f"confidence of OCR: {fidelity.ocr_confidence:.0%}"] if fidelity.ocr_confidence else []),
+        *([f"left out: {', '.join(fidelity.left_out)}"] if fidelity.left_out else []),
+    ]

@@ -176,6 +176,21 @@ def test_a_text_that_is_not_in_its_declared_encoding_is_refused(kb: Client, char
         problem(post(kb, file + END), code)
 
 
+def test_a_file_has_a_report_of_its_reading(kb: Client) -> None:
+    """With its page without text; a note has none."""
+    document = kb.call(ops.GET_DOCUMENT, kb.file("valley.pdf", pdf(["granite stood here", ""])))
+    if not document.fidelity:
+        pytest.skip("the engine makes no reports")
+    assert document.fidelity.pages_without_text == [2]
+    assert not kb.call(ops.GET_DOCUMENT, kb.note("granite")).fidelity
+
+
+def test_a_short_text_in_an_undeclared_encoding_is_refused(kb: Client) -> None:
+    """Below 200 bytes no encoding is certain."""
+    ended = kb.ended(kb.send("a.txt", "Die Größe der Öfen ist für die Türen nötig. ".encode("cp1252") * 4))
+    assert (ended.status, ended.error and ended.error.code) == ("failed", "undecodable_text")
+
+
 @pytest.mark.parametrize(
     ("data", "name", "code"),
     [

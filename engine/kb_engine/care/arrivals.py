@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
+from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_engine.composition import open_store
 from kb_engine.embed.context import Passage
@@ -34,6 +35,7 @@ class Contents:
     extraction_method: str
     pages: int | None
     status_reason: str | None
+    fidelity: m.Fidelity | None = None
 
 
 class Arrivals:
@@ -99,5 +101,6 @@ class Arrivals:
             chunks=contents.chunks,
             vectors=self._embedder.embed(passages, context=self._store.context),
             status_reason=contents.status_reason,
+            fidelity=contents.fidelity,
             language=language_of(title, [each.text for each in contents.chunks[:PASSAGES]]),
         )

@@ -267,4 +267,5 @@ class Check:
             vectors=self._embed(document.title, counted),
             status_reason=document.status_reason,
             language=document.language,
+            fidelity=document.fidelity,
         )

@@ -80,7 +80,14 @@ def read_picture(data: bytes, context: Context) -> Extraction:
     elif remarks and not seen.text:
         remarks.append("No words were recognized in it.")
     page = Page(None, seen.text)
-    return Extraction([page], None, "image_analysis", fmt.mime_type, " ".join(remarks) or None)
+    return Extraction(
+        [page],
+        None,
+        "image_analysis",
+        fmt.mime_type,
+        " ".join(remarks) or None,
+        ocr_confidences={} if seen.confidence is None else {1: seen.confidence},
+    )
 
 
 def illegible(where: str) -> str:
@@ -146,6 +153,8 @@ class Seen(NamedTuple):
 
     text: str
     is_legible: bool
+    confidence: float | None = None
+    """Mean certainty of the lines of the text, weighted by their areas."""
 
 
 def load_recognizer() -> Callable[[Pixels], Seen]:
@@ -167,9 +176,11 @@ def load_recognizer() -> Callable[[Pixels], Seen]:
 
     def read(pixels: Pixels) -> Seen:
         pieces = upright_lines(_trimmed(pixels), _pieces, widened)
-        if not is_legible([line for lines in pieces for line in lines]):
+        lines = [line for lines in pieces for line in lines]
+        if not is_legible(lines):
             return Seen("", is_legible=False)
-        return Seen("\n\n".join(filter(None, map(as_markdown, pieces))), is_legible=True)
+        text = "\n\n".join(filter(None, map(as_markdown, pieces)))
+        return Seen(text, is_legible=True, confidence=_confidence(lines))
 
     return read
 
@@ -312,6 +323,12 @@ def _quarter_turns(pixels: Pixels, lines: Sequence[Line], recognize: Recognize) 
 def is_legible(lines: Sequence[Line]) -> bool:
     """True unless so little is certain that the certain lines are chance too."""
     return not lines or _share(lines, lambda line: line.is_certain) >= _LEGIBLE
+
+
+def _confidence(lines: Sequence[Line]) -> float | None:
+    certain = [line for line in lines if line.is_certain]
+    area = sum(line.area for line in certain)
+    return float(sum(line.certainty * line.area for line in certain) / area) if area else None
 
 
 def _well_read(lines: Sequence[Line]) -> float:

@@ -68,8 +68,11 @@ def read_scans(data: bytes, context: Context) -> Extraction:
                 scans.seen[number] = ""  # one colour
             else:
                 read = read or load_recognizer()
-                scans.seen[number], is_legible = read(pixels)
-                if not is_legible:
+                seen = read(pixels)
+                scans.seen[number] = seen.text
+                if seen.confidence is not None:
+                    scans.confidences[number] = seen.confidence
+                if not seen.is_legible:
                     scans.illegible.append(number)
         extraction = scans.extraction(pages.title if known is None else known.title)
     return extraction if known is None or known.remark is None else extraction.with_remark(known.remark)
@@ -86,6 +89,7 @@ class _Scans:
     seen: dict[int, str] = field(default_factory=dict)
     hidden: list[int] = field(default_factory=list)
     illegible: list[int] = field(default_factory=list)
+    confidences: dict[int, float] = field(default_factory=dict)
 
     def wanted(self) -> list[int]:
         """Return the pages to read; pages that cannot be rendered are noted."""
@@ -121,7 +125,18 @@ class _Scans:
             method = "image_analysis"
         elif sources == {True, False}:
             method = "mixed_extraction"
-        return Extraction(pages, title, method, _FORMAT.mime_type, " ".join(remarks) or None)
+        return Extraction(
+            pages,
+            title,
+            method,
+            _FORMAT.mime_type,
+            " ".join(remarks) or None,
+            ocr_confidences={
+                number: confidence
+                for number, confidence in self.confidences.items()
+                if found[number - 1] == self.seen[number]
+            },
+        )
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.turns import lane_of
+from kb_readers.fidelity import fidelity_of
 from kb_readers.memory import MemoryBudget
 from kb_readers.model import Extraction, Limits, PageBegun, PagesCounted
 
@@ -137,6 +138,7 @@ class Pipeline:
             chunks=pieces,
             vectors=vectors,
             status_reason=extraction.remark or (None if pieces else _why_empty(extraction)),
+            fidelity=None if extraction.is_note else fidelity_of(extraction),
             language=await asyncio.to_thread(language_of, title, first),
         )
 

@@ -212,6 +212,7 @@ class Prepared:
     status_reason: str | None = None
     of_note: str | None = None
     language: str | None = None
+    fidelity: m.Fidelity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kb_contracts.access.reach import Right
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB, RETRY_JOB
+from kb_contracts.semantics.documents import fidelity_in_words
 from kb_server.access.grants import EVERYBODY
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_faults import tool_error
@@ -75,6 +76,7 @@ class Pages:
         )
         self._templates.globals |= {
             "collection_of": collection_of,
+            "fidelity_in_words": fidelity_in_words,
             "tags_of": tags_of,
             "types": get_args(m.DocType),
             "version": SERVER_VERSION,

@@ -18,7 +18,7 @@ from kb_simulator.engine.stored import Stored
 
 _OF_CONTENT = (
     "title", "doc_type", "format", "filename", "size_bytes", "sha256", "status", "status_reason",
-    "extraction_method", "pages", "chunk_count", "original",
+    "extraction_method", "pages", "chunk_count", "original", "fidelity",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import note_hash, tags_to_unite, text_digest, title_after_update
 from kb_contracts.semantics.sources import Plan, plan, takes_over
+from kb_readers.fidelity import fidelity_of
 from kb_readers.model import Extraction
 from kb_simulator.determinism import rfc3339
 from kb_simulator.engine.documents import Documents
@@ -132,16 +133,17 @@ def _described(submission: Submission, content: Extraction, chunks: Sequence[m.C
         "extraction_method": content.method,
         "pages": content.page_count,
         "original": msgspec.UNSET if submission.original is None else True,
-        **_status(chunks),
+        "fidelity": msgspec.UNSET if content.is_note else fidelity_of(content),
+        **_status(chunks, content.remark),
     }
 
 
-def _status(chunks: Sequence[m.Chunk]) -> dict[str, Any]:
+def _status(chunks: Sequence[m.Chunk], remark: str | None = None) -> dict[str, Any]:
     """Members of a document that describe its chunks."""
     return {
         "chunk_count": len(chunks),
         "status": "searchable" if chunks else "empty",
-        "status_reason": None if chunks else NO_TEXT,
+        "status_reason": remark or (None if chunks else NO_TEXT),
     }
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.api.formats import FORMATS
+from kb_contracts.api.formats import FORMATS, Format
+from kb_readers.detection import LEAST_BYTES
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import headings, title_of
 from kb_readers.model import Limits
@@ -99,11 +100,65 @@ async def test_a_byte_order_mark_tells_the_encoding_and_goes(tmp_path: Path, enc
         b"\xed\xa0\x80",
     ],
 )
-async def test_what_is_not_text_is_refused_and_never_guessed(tmp_path: Path, data: bytes) -> None:
+async def test_what_is_not_text_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ExtractionFailed) as failed:
         await read(tmp_path, data)
     assert failed.value.code == "undecodable_text"
     assert "UTF-8" in failed.value.message
+
+
+GERMAN = (
+    "Die Größe der Gesteinsproben wurde über mehrere Jahre gemessen. Für die Prüfung der Öfen wären "
+    "weitere Stücke nötig; außerdem müssen die Türen größer werden, damit schwere Blöcke hindurchgehen. "
+    "Später hörte man, daß im Süden ähnliche Brüche geöffnet worden waren.\n"
+)
+RUSSIAN = (
+    "Размеры образцов породы измеряли в течение нескольких лет. Для проверки печей потребуются новые куски, "
+    "кроме того, двери должны стать шире, чтобы через них проходили тяжёлые блоки. Позднее такие же "
+    "каменоломни открылись и на юге.\n"
+)
+FRENCH = (
+    "La carrière de granit se trouvait à l'extrémité de la vallée, près des forêts. Où les ouvriers "
+    "dressèrent-ils leurs échelles ? Le maître le sait peut-être : il a déjà noté les pièces, leur côté, et "
+    "la façon dont on les a taillées.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "label"),
+    [
+        (GERMAN, "cp850", "cp850"),
+        (FRENCH, "cp1252", "windows-1252"),
+        (RUSSIAN, "cp1251", "windows-1251"),
+        (RUSSIAN, "koi8_r", "koi8-r"),
+    ],
+)
+@pytest.mark.parametrize("fmt", [TEXT, FORMATS["csv"], FORMATS["html"]], ids=lambda fmt: fmt.name)
+async def test_a_certain_encoding_is_detected_and_named(
+    tmp_path: Path, text: str, encoding: str, label: str, fmt: Format
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(text.encode(encoding))
+    extraction = await read_path(path, fmt)
+    assert set(text.split()[:5]) <= set(extraction.pages[0].text.split())
+    assert extraction.remark == f"It does not declare its encoding; it was read as {label}."
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        GERMAN.encode("cp1252")[: LEAST_BYTES - 1],
+        GERMAN.encode().replace("ß".encode(), b"\xc3", 1),
+        RUSSIAN.encode("cp1251") + b"\x98",
+        RUSSIAN.encode("utf-16-le"),
+        bytes(range(1, 256)) * 2,
+    ],
+    ids=["short", "damaged UTF-8", "one wrong byte", "NUL", "noise"],
+)
+async def test_an_uncertain_encoding_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(ExtractionFailed) as failed:
+        await read(tmp_path, data)
+    assert failed.value.code == "undecodable_text"
 
 
 async def test_text_at_the_limit_is_taken_and_a_byte_more_is_not(tmp_path: Path) -> None:

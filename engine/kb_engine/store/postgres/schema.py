@@ -430,6 +430,8 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_15,
     _VERSION_16,
     _VERSION_17,
+    # The report of the reading of a file, as JSON; NULL for notes and earlier documents.
+    'ALTER TABLE documents ADD COLUMN fidelity text COLLATE "C"',
 )
 """The migration at index n leads from version n to version n + 1."""
 

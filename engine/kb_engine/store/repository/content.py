@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.index.port import Vector
 from kb_engine.store.port import NewJob, Prepared, PreparedChunk
@@ -17,7 +18,7 @@ from kb_engine.store.repository.transaction import Read, Write
 NO_TEXT = "No text was found."
 _COLUMNS = (
     "id", "kind", "title", "sha256", "chunk_count", "passages_hash", "extraction_method", "pages",
-    "status_reason", "language",
+    "status_reason", "language", "fidelity",
 )  # fmt: skip
 
 
@@ -40,6 +41,7 @@ class Content:
     pages: int | None
     status_reason: str | None
     language: str | None
+    fidelity: m.Fidelity | None
     text: str | None
     chunks: Sequence[PreparedChunk]
     positions: Sequence[int]
@@ -79,6 +81,11 @@ def passages_hash(texts: Iterable[str]) -> str:
     for text in texts:
         whole.update(text_digest(text)[0].encode())
     return whole.hexdigest()
+
+
+def fidelity_in(column: str | None) -> m.Fidelity | None:
+    """Return the report in a column; None for NULL."""
+    return None if column is None else msgspec.json.decode(column, type=m.Fidelity)
 
 
 async def note_text(read: Read, document_id: int) -> str | None:
@@ -150,6 +157,7 @@ def outcome_columns(prepared: Prepared) -> dict[str, Any]:
     return {
         "title": prepared.title,
         "language": prepared.language,
+        "fidelity": None if prepared.fidelity is None else msgspec.json.encode(prepared.fidelity).decode(),
         "status": "searchable" if searchable else "empty",
         "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
         "extraction_method": prepared.extraction_method,
@@ -188,6 +196,7 @@ async def content(read: Read, document_id: int) -> Content | None:
     )
     found = await read.rows(sql, (document_id,))
     fields: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+    fields["fidelity"] = fidelity_in(fields["fidelity"])
     return Content(
         **fields,
         text=await note_text(read, document_id),

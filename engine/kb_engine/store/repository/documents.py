@@ -35,6 +35,7 @@ from kb_engine.store.repository.content import (
     assign,
     columns_of,
     describe,
+    fidelity_in,
     keep_text,
     metadata_columns,
     note_text,
@@ -64,6 +65,7 @@ async def _rows(
     for row in await read.rows(sql, (*values, *reached, *page)):
         fields = dict(zip((*_COLUMNS, *_DERIVED), row, strict=True))
         fields["original"] = True if fields["original"] else msgspec.UNSET
+        fields["fidelity"] = fidelity_in(fields["fidelity"]) or msgspec.UNSET
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
         for name in ("source_paths", "tags"):
             fields[name] = read.read_list(fields[name])

@@ -22,7 +22,7 @@ DOCUMENT = (
     "id", "uid", "kind", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256",
     "metadata", "source_type", "dedup_scope", "status", "status_reason", "extraction_method", "pages",
     "chunk_count", "token_count", "version", "created_at", "updated_at", "language", "unsourced",
-    "note_hash", "passages_hash",
+    "note_hash", "passages_hash", "fidelity",
 )  # fmt: skip
 """The columns of a document, the same on every database."""
 TABLES: Mapping[str, Sequence[str]] = {
@@ -194,6 +194,7 @@ def _prepared(whole: Content) -> Prepared:
         vectors=np.stack(known) if known else np.empty((0, 0), np.float32),
         status_reason=whole.status_reason,
         language=whole.language,
+        fidelity=whole.fidelity,
     )
 
 

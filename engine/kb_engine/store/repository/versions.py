@@ -55,6 +55,7 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
     status_reason: str | None
     language: str | None
     chunk_count: int
+    fidelity: m.Fidelity | None = None
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +106,7 @@ class Past:
             vectors=vectors,
             status_reason=members.status_reason,
             language=members.language,
+            fidelity=members.fidelity,
         )
 
 
@@ -288,6 +290,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
         status_reason=standing.status_reason,
         language=standing.language,
         chunk_count=len(places),
+        fidelity=standing.fidelity,
     )
     columns = {
         "document_id": document_id,

@@ -398,6 +398,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_15,
     _sixteenth,
     _seventeenth,
+    # The report of the reading of a file, as JSON; NULL for notes and earlier documents.
+    "ALTER TABLE documents ADD COLUMN fidelity TEXT",
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -56,6 +56,7 @@ class DocumentView(msgspec.Struct, kw_only=True):
     version: int
     created_at: str
     updated_at: str
+    fidelity: m.Fidelity | UnsetType = UNSET
 
 
 class DocumentEntry(msgspec.Struct, kw_only=True):

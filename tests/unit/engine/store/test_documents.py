@@ -91,9 +91,10 @@ async def test_chunks_come_in_order_and_in_slices(base: Base) -> None:
 async def test_a_document_tells_what_was_not_read_and_is_empty_without_any_text(
     base: Base, texts: tuple[str, ...], reason: str, status: str
 ) -> None:
-    await base.ingest(new_file("scan"), prepared(*texts, status_reason=reason))
+    report = m.Fidelity(pages_without_text=[3])
+    await base.ingest(new_file("scan"), prepared(*texts, status_reason=reason, fidelity=report))
     document = await base.detail(1)
-    assert (document.status, document.status_reason) == (status, reason)
+    assert (document.status, document.status_reason, document.fidelity) == (status, reason, report)
     assert document.chunk_count == len(document.chunks) == len(texts)
 
 

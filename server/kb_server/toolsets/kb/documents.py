@@ -150,7 +150,7 @@ class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
     name = "kb_get"
     title = "Get a document"
     description = """\
-Read a document by document_id, with its text in chunks; or list those of a collection, newest first, or of \
+Read a document by document_id, its text in chunks; or list those of a collection, newest first, or of \
 a source_path. Long results come in parts: pass next_chunk_offset as chunk_offset, next_offset as offset. \
 With a citation: is the quote there, moved, changed or gone.
 

@@ -73,7 +73,7 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         ]
         | None
     ) = None
-    date_from: Annotated[str, Meta(description="added since: RFC 3339 date or time")] | None = None
+    date_from: Annotated[str, Meta(description="added since: date or time")] | None = None
     date_to: Annotated[str, Meta(description="added until; a date is a whole UTC day")] | None = None
     source_path_prefix: (
         Annotated[

@@ -267,7 +267,7 @@ TotalSize = Annotated[int, Meta(ge=1, description="in bytes")]
 
 
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    filename: Annotated[str, Meta(min_length=1, description="with extension, without folders")]
+    filename: Annotated[str, Meta(min_length=1, description="with extension")]
     total_size: TotalSize | None = None
     collection: Collection | None = None
     tags: NewTags | None = None
@@ -294,8 +294,7 @@ class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
     description = """\
 Begin an upload, step 1 of 3. If you can run commands: \
 `curl -g -T report.pdf "<upload_url>"`. \
-Else send pieces with kb_upload_chunk; that needs no total_size. Then kb_upload_finish, before \
-expires_at."""
+Else send pieces with kb_upload_chunk; that needs no total_size. Then kb_upload_finish."""
     annotations = Annotations()
     document_mark = "none"
 

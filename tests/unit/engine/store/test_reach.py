@@ -25,6 +25,7 @@ BOUNDED = re.compile(r"\b(?:within|version_within|job_within|of_document|_names)
 
 # Statements without an access scope, each with the reason. All others must have a condition from `Read`.
 UNBOUNDED = {
+    "jobs.oldest_queued": "for metrics, which only administrators of the whole base read",
     "arrivals.restore": "of a document that `versions.find` has found within reach",
     "collections.every": "the descriptions are chosen by `_is_within`",
     "collections._description": "the name is held against the reach",

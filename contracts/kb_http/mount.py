@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from time import perf_counter
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import hdrs, web
@@ -72,6 +73,7 @@ _PROBES = frozenset(
 )
 """The paths of operations that need no key."""
 _OPEN = _PROBES | documents.OPEN
+_OPERATION_IDS: dict[tuple[str, str], str] = {(each.method, each.path): each.id for each in OPERATIONS}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -146,6 +148,18 @@ class Audited:
 
 Audit = Callable[[Audited], None]
 
+
+class _Duration(Protocol):
+    def observe(self, amount: float, /) -> None: ...
+
+
+class Durations(Protocol):
+    """A histogram of seconds with the labels operation and status, as of prometheus-client."""
+
+    def labels(self, operation: str, status: str, /) -> _Duration:
+        """Return the durations with these labels."""
+
+
 Answering = Callable[[Sent], Awaitable[web.Response]]
 _Proceed = Callable[[Sent], Awaitable[msgspec.Struct]]
 _Step = Callable[..., Awaitable[Any]]
@@ -179,6 +193,7 @@ def build_application(
     access_of: AccessOf | None = None,
     audit: Audit | None = None,
     published: Reach | None = None,
+    durations: Durations | None = None,
 ) -> web.Application:
     """Return an application that serves `operations`, each by the handler with its id.
 
@@ -187,7 +202,8 @@ def build_application(
     it is needed to refuse foreign web pages if callers need no token. With `keys`, no two requests of one
     idempotency key run at once. With `rates`, calls are counted. `published` is the access scope of the role
     `service`, or None if it is unlimited. `audit` is called for each request that needs a key, even if it has
-    no key. The simulator passes only `published` and implements the rest itself, for each of its namespaces.
+    no key. `durations` gets the time of each request, by operation and status. The simulator passes only
+    `published` and implements the rest itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -199,9 +215,10 @@ def build_application(
         raise LookupError(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
-    app = web.Application(
-        middlewares=[_error_middleware(api_key, host, access_of, audit)], client_max_size=JSON_BODY_BYTES
-    )
+    middlewares = [_error_middleware(api_key, host, access_of, audit)]
+    if durations is not None:
+        middlewares.insert(0, _timed(durations))
+    app = web.Application(middlewares=middlewares, client_max_size=JSON_BODY_BYTES)
     answering = {
         each.id: _answering(each, handlers[each.id], keys, rates, audit, published) for each in operations
     }
@@ -436,6 +453,25 @@ def _error_middleware(api_key: str, host: str | None, access_of: AccessOf | None
             return failure_response(error, request.method, request.path)
 
     return rim
+
+
+def _timed(durations: Durations) -> Any:
+    """Return the middleware that observes the time of each request."""
+
+    @web.middleware
+    async def timed(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
+        began, status = perf_counter(), "cancelled"
+        try:
+            response = await handler(request)
+            status = str(response.status)
+            return response
+        finally:
+            resource = request.match_info.route.resource
+            path = "" if resource is None else resource.canonical
+            operation = _OPERATION_IDS.get((request.method, path), "other")
+            durations.labels(operation, status).observe(perf_counter() - began)
+
+    return timed
 
 
 def failure_response(error: Exception, method: str, path: str) -> web.Response:

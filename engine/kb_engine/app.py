@@ -59,6 +59,11 @@ async def create_app(settings: EngineSettings) -> web.Application:
     audit = audit_log_of(settings)
     engine = await assemble(settings, embedder)
     state = StateApi(engine)
+    metrics = None
+    if settings.enable_metrics:
+        from kb_engine.metrics import EngineMetrics
+
+        metrics = EngineMetrics(state)
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, RaglerApi)
     app = build_application(
         handlers_of(state, *(api(engine) for api in apis)),
@@ -69,15 +74,14 @@ async def create_app(settings: EngineSettings) -> web.Application:
         access_of=keys.access_of,
         audit=None if audit is None else audit_into(audit),
         published=settings.published,
+        durations=None if metrics is None else metrics.durations,
     )
     add_documents(app)
     app[ENGINE] = engine
     app[KEYS] = keys
     app[CALLS] = calls = DirectCalls(app, settings.api_key)
-    if settings.enable_metrics:
-        from kb_engine.metrics import EngineMetrics
-
-        EngineMetrics(state).install(app)
+    if metrics is not None:
+        metrics.install(app)
     engine_admission().install(app)
 
     async def start(_app: web.Application) -> None:

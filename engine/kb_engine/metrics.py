@@ -7,10 +7,8 @@ figures of the base. Calls within the process (`kb up --single`) are not request
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from time import perf_counter
 
 from aiohttp import hdrs, web
 from prometheus_client import (
@@ -26,7 +24,6 @@ from prometheus_client.registry import Collector
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import OPERATIONS
 from kb_engine.api.engine import StateApi
 from kb_engine.store.clock import parse
 from kb_http.mount import access_of_request
@@ -35,10 +32,7 @@ METRICS_PATH = "/metrics"
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the durations of requests, in seconds, inclusive."""
 
-_OPERATIONS: dict[tuple[str, str], str] = {(each.method, each.path): each.id for each in OPERATIONS}
 _JOB_STATES = ("queued", "running", "completed", "failed", "cancelled")
-
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class EngineMetrics:
@@ -51,7 +45,7 @@ class EngineMetrics:
         self._registry.register(self._base)
         ProcessCollector(registry=self._registry)
         self._build = Info("kb_engine_build", "Version and model of the engine.", registry=self._registry)
-        self._seconds = Histogram(
+        self.durations = Histogram(
             "kb_engine_request_duration_seconds",
             "Duration of requests.",
             ("operation", "status"),
@@ -61,29 +55,7 @@ class EngineMetrics:
 
     def install(self, app: web.Application) -> None:
         """Serve the metrics of `app` at `METRICS_PATH`."""
-        app.middlewares.insert(0, self._count)
         app.router.add_get(METRICS_PATH, self._serve)
-
-    @web.middleware
-    async def _count(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        began, status = perf_counter(), "cancelled"
-        try:
-            response = await handler(request)
-            status = str(response.status)
-        except web.HTTPException as error:
-            status = str(error.status)
-            raise
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            status = "500"
-            raise
-        finally:
-            resource = request.match_info.route.resource
-            path = "" if resource is None else resource.canonical
-            operation = _OPERATIONS.get((request.method, path), "other")
-            self._seconds.labels(operation, status).observe(perf_counter() - began)
-        return response
 
     async def _serve(self, request: web.Request) -> web.Response:
         access = access_of_request(request)

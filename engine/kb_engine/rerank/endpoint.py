@@ -17,13 +17,16 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kb_engine.api.reranking import RerankFailed
 from kb_engine.endpoint.client import Endpoint, EndpointUnavailable, Reply
 from kb_engine.rerank.rerank_settings import JINA, TEI, RerankSettings
-from kb_engine.rerank.reranker import RerankFailed
+
+if TYPE_CHECKING:
+    from kb_engine.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +97,11 @@ class EndpointReranker:
             extra={"url": self._settings.url, "why": what},
         )
         return RerankFailed(f"The reranker {what}.")
+
+
+def reranker_from(settings: EngineSettings) -> EndpointReranker:
+    """Return the reranker of the settings, not connected yet."""
+    return EndpointReranker(settings.of(RerankSettings))
 
 
 def _fault(reply: Reply) -> tuple[str, float]:

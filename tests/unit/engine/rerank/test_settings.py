@@ -14,9 +14,9 @@ KEY = "a-key-that-nobody-may-see"
 
 
 def test_without_a_url_there_is_none() -> None:
-    assert reranker_from(EngineSettings().rerank) is None
-    assert reranker_from(RerankSettings(key=KEY)) is None
-    assert reranker_from(RerankSettings(url=URL)) is not None
+    assert reranker_from(EngineSettings()) is None
+    assert reranker_from(EngineSettings(parts=(RerankSettings(key=KEY),))) is None
+    assert reranker_from(EngineSettings(parts=(RerankSettings(url=URL),))) is not None
 
 
 @pytest.mark.parametrize(

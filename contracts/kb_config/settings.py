@@ -142,16 +142,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 text = ",".join(str(item) for item in value)
             else:
                 text = setting.printable(str(value))
-            rows.append(SettingValue(setting.variable, text, sources[name], setting.help))
+            rows.append(SettingValue(setting.variable, text, sources[setting.variable], setting.help))
         return rows
 
     @classmethod
     def _gather(
         cls: type[S], environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
     ) -> tuple[S, dict[str, str]]:
-        """Return the settings, and the source of each field's value; field names are unique across nested
-        settings.
-        """
+        """Return the settings, and the source of each value by its variable."""
         from_file: dict[str, Any] = {}
         if file is not None and file.exists():
             try:
@@ -175,10 +173,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             elif setting.variable in from_file:
                 raw, source = from_file[setting.variable], "file"
             else:
-                sources[name] = "default"
+                sources[setting.variable] = "default"
                 continue
             values[name] = _convert(setting, annotation, raw)
-            sources[name] = source
+            sources[setting.variable] = source
         values["removed_but_set"] = tuple(
             name for name in cls.REMOVED if environ.get(name, "") or name in from_file
         )

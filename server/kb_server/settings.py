@@ -213,12 +213,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ) -> tuple[Self, dict[str, str]]:
         """Gather the settings; RAGler's port replaces ours if only RAGler's is meant."""
         settings, sources = super()._gather(environ, file, flags)
-        is_there = sources["ragler_api_url"] != "default"
+        is_there = sources["RAGLER_API_URL"] != "default"
         settings = msgspec.structs.replace(settings, ragler_api_url_is_set=is_there)
-        is_set = sources["ragler_port"] != "default"
-        if sources["port"] == "default" and (is_set or settings.toolsets == [RAGLER]):
+        is_set = sources["MCP_SERVER_PORT"] != "default"
+        if sources["KB_MCP_PORT"] == "default" and (is_set or settings.toolsets == [RAGLER]):
             settings = msgspec.structs.replace(settings, port=settings.ragler_port)
-            sources["port"] = "MCP_SERVER_PORT"
+            sources["KB_MCP_PORT"] = "MCP_SERVER_PORT"
         return settings, sources
 
 

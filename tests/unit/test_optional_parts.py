@@ -55,7 +55,7 @@ def without(part: str, copy: Path) -> dict[str, str]:
     top, _, rest = part.partition(".")
     compiled = shutil.ignore_patterns("__pycache__")
     for folder in ("contracts", "server", "engine", "cli", "simulator", "load"):
-        shutil.copytree(ROOT / folder, copy / folder, copy_function=os.link, ignore=compiled)
+        shutil.copytree(ROOT / folder, copy / folder, copy_function=os.symlink, ignore=compiled)
     shutil.rmtree(copy / FOLDERS[top] / top / rest.replace(".", "/"))
     listed = copy / FOLDERS[top] / top / "parts.py"
     lines = listed.read_text("utf-8").splitlines(keepends=True)

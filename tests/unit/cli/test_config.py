@@ -62,15 +62,6 @@ def test_the_environment_stands_over_the_file(
     assert (rows["KB_ENGINE_PORT"]["value"], rows["KB_ENGINE_PORT"]["source"]) == ("9001", "environment")
 
 
-def test_settings_of_two_parts_have_sources_of_their_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fields of both parts have the same name."""
-    monkeypatch.setenv("QDRANT_URL", "http://qdrant:6333")
-    rows = printed(capsys)
-    assert (rows["QDRANT_URL"]["source"], rows["KB_RERANK_URL"]["source"]) == ("environment", "default")
-
-
 def test_flags_stand_over_the_environment() -> None:
     environ = {"KB_ENGINE_URL": "http://environment:1"}
     assert read(ClientSettings, NO_FILE, environ=environ).engine_url == "http://environment:1"

@@ -15,8 +15,8 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import httpx
@@ -24,11 +24,9 @@ import msgspec
 
 from kb_cli import VERSION
 from kb_cli.config import ClientSettings, client_settings, config_file, engine, read
-from kb_cli.connect.clients import CLIENTS, Machine
-from kb_cli.connect.connect_command import server_of
-from kb_cli.connect.editing import NotEditable, member_of
 from kb_cli.keys import KeySettings
 from kb_cli.output import CliError, Exit, Output
+from kb_cli.parts import parts
 from kb_cli.state import sandbox_line
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
@@ -57,10 +55,13 @@ class Finding(msgspec.Struct):
     advice: str | None = None
 
 
+Check: TypeAlias = Callable[[argparse.Namespace], Iterator[Finding]]
+
+
 def run(options: argparse.Namespace, out: Output) -> int:
     """Run all checks; the exit status is 0 if there is no problem."""
     findings = []
-    for check in _CHECKS:
+    for check in (*_CHECKS, *_part_checks()):
         for finding in check(options):
             findings.append(finding)
             if not out.as_json:
@@ -211,40 +212,19 @@ def _ask(url: str, *, verify: bool = True) -> httpx.Response:
     return httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=verify)
 
 
-def _clients(options: argparse.Namespace) -> Iterator[Finding]:
-    try:
-        server = server_of(options)
-    except (SettingsError, CliError):
-        return
-    machine = Machine(Path.home(), os.environ)
-    for name, client in CLIENTS.items():
-        file = client.file(machine)
-        try:
-            entry = member_of(file.read_text("utf-8"), client.format, client.place, "kb")
-        except FileNotFoundError:
-            if not client.is_installed(machine):
-                continue
-            entry = None
-        except (OSError, ValueError, NotEditable) as error:
-            yield Finding(
-                "wrong", client.title, f"{file} {error}", "the client cannot read it either; correct the file"
-            )
-            continue
-        if entry is None:
-            yield Finding("note", client.title, "not configured for kb", f"kb connect {name}")
-        elif entry == client.entry(server):
-            yield Finding("well", client.title, "configured for kb")
-        else:
-            advice = f"to use this kb: kb connect {name}"
-            yield Finding("note", client.title, "configured for a different kb", advice)
+def _part_checks() -> Iterator[Check]:
+    """Yield the checks of the optional parts."""
+    for part in parts():
+        if part.check:
+            module, _, function = part.check.partition(":")
+            yield getattr(import_module(module), function)
 
 
-_CHECKS: tuple[Callable[[argparse.Namespace], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Check, ...] = (
     _settings,
     _packages,
     _data_folder,
     _keys,
     _engine,
     _server,
-    _clients,
 )

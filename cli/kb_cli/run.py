@@ -10,7 +10,6 @@ from importlib.util import find_spec
 
 from kb_cli.config import config_file, is_set, offline_embedder, read
 from kb_cli.output import CliError, Exit, Output
-from kb_config.installing import install_command
 from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
 
@@ -90,7 +89,9 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     from kb_engine.settings import EngineSettings
 
     settings = read(EngineSettings, options)
+    from kb_engine.composition import store_module
     from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
+    from kb_engine.start_errors import StartError
     from kb_engine.store.port import BaseRefused
     from kb_engine.store.sqlite.opening import reindex_sqlite
 
@@ -106,17 +107,13 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
             if settings.address is None:
                 count = reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
             else:
-                try:
-                    from kb_engine.store.postgres.opening import reindex_postgres
-                except ModuleNotFoundError as error:
-                    needed = f"the package {error.name} is not installed; install it with: "
-                    raise CliError(Exit.FAILED, needed + install_command("postgres")) from error
-                count = asyncio.run(
-                    reindex_postgres(settings.address, embedder=identity, embed=embed, progress=progress)
+                done = store_module(settings.address).reindex(
+                    settings.address, embedder=identity, embed=embed, progress=progress
                 )
+                count = asyncio.run(done)
     except EmbedderUnavailable as error:
         raise CliError(Exit.FAILED, f"{error}; run it again to continue") from error
-    except (BaseRefused, TextRefused) as error:
+    except (StartError, BaseRefused, TextRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     base = str(settings.address or settings.database)
     if not out.answered({"chunks": count, "embedder": identity.name, "base": base}):

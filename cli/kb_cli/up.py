@@ -27,6 +27,7 @@ from kb_cli.config import config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.rendezvous import Rendezvous
 from kb_engine.settings import EngineSettings
+from kb_server.parts import issuer_part, site_part
 from kb_server.processes import ChildProcess
 from kb_server.services import checked_keys
 from kb_server.settings import ServerSettings
@@ -103,11 +104,12 @@ def _print_addresses(
     header, advice = "", ""
     if settings.api_key:
         header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"'
-    elif not settings.oauth_issuer and checked_keys(settings).has_file_keys:
+    elif not issuer_part(settings) and checked_keys(settings).has_file_keys:
         header = ' --header "Authorization: Bearer $TOKEN"'
         advice = "\nfirst set TOKEN to the token of a key; kb keys create prints it once"
     out.text("kb is up; Ctrl-C stops it.", style="bold green")
-    pages = f"  pages        {url}/\n" if settings.pages else ""
+    part = site_part(settings)
+    pages = f"  {part.name:13}{url}/\n" if part else ""
     out.text(
         f"  endpoint     {url}/mcp\n"
         f"{pages}"

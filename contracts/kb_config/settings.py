@@ -3,13 +3,14 @@
 Flags override the environment, the environment overrides the file `kb.toml`, the file overrides the defaults.
 The environment may name a file in place of a secret value: `KB_API_KEY_FILE` for `KB_API_KEY`.
 Each part declares one class; `read` fills it and refuses a wrong value with the variable's name. A field
-whose type is such a class holds nested settings.
+whose type is such a class holds nested settings. `part_kinds` returns the classes of optional parts, which
+have no field of their own.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
@@ -61,25 +62,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     removed_but_set: tuple[str, ...] = ()
     """Names in `REMOVED` that the environment or the file still sets; not a setting of its own."""
+    parts: tuple[Settings, ...] = ()
+    """The settings of the optional parts, each of another class."""
+
+    @classmethod
+    def part_kinds(cls) -> Sequence[type[Settings]]:
+        """Return the classes of the optional parts' settings."""
+        return ()
+
+    def of(self, kind: type[S]) -> S:
+        """Return the settings of an optional part: its defaults, if none were given."""
+        return next((each for each in self.parts if isinstance(each, kind)), None) or kind()
 
     def removal_warnings(self) -> Iterator[str]:
         """Yield a warning for each former setting that is still set."""
         for name in self.removed_but_set:
             yield f"{name} has no effect any more: {self.REMOVED[name]}; remove it from the settings"
-        for name in _nested(type(self)):
-            yield from getattr(self, name).removal_warnings()
+        for settings in self._inner():
+            yield from settings.removal_warnings()
 
     @classmethod
     def removed(cls) -> dict[str, str]:
         """Return `REMOVED` of this class and its nested settings."""
-        nested = {name: reason for kind in _nested(cls).values() for name, reason in kind.removed().items()}
+        kinds = (*_nested(cls).values(), *cls.part_kinds())
+        nested = {name: reason for kind in kinds for name, reason in kind.removed().items()}
         return {**nested, **cls.REMOVED}
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The values of secret settings, which no log line may contain."""
         own = (getattr(self, name) for name, setting, _ in _fields(type(self)) if setting.secret)
-        return (*own, *(secret for name in _nested(type(self)) for secret in getattr(self, name).secrets))
+        return (*own, *(secret for settings in self._inner() for secret in settings.secrets))
 
     def parsed(self, name: str, parse: Callable[[Any], V]) -> V:
         """Return the result of `parse` for a field's value.
@@ -119,8 +132,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         settings, sources = cls._gather(environ, file, flags)
         return settings._rows(sources)
 
+    def _inner(self) -> Iterator[Settings]:
+        for name in _nested(type(self)):
+            yield getattr(self, name)
+        for kind in self.part_kinds():
+            yield self.of(kind)
+
     def _rows(self, sources: Mapping[str, str]) -> list[SettingValue]:
-        rows = [row for name in _nested(type(self)) for row in getattr(self, name)._rows(sources)]
+        rows = [row for settings in self._inner() for row in settings._rows(sources)]
         for name, setting, _ in _fields(type(self)):
             value = getattr(self, name)
             if setting.secret:
@@ -129,16 +148,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 text = ",".join(str(item) for item in value)
             else:
                 text = setting.printable(str(value))
-            rows.append(SettingValue(setting.variable, text, sources[name], setting.help))
+            rows.append(SettingValue(setting.variable, text, sources[setting.variable], setting.help))
         return rows
 
     @classmethod
     def _gather(
         cls: type[S], environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
     ) -> tuple[S, dict[str, str]]:
-        """Return the settings, and the source of each field's value; field names are unique across nested
-        settings.
-        """
+        """Return the settings, and the source of each value by its variable."""
         from_file: dict[str, Any] = {}
         if file is not None and file.exists():
             try:
@@ -150,6 +167,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name, kind in _nested(cls).items():
             values[name], of_kind = kind._gather(environ, file, flags)
             sources |= of_kind
+        parts = [kind._gather(environ, file, flags) for kind in cls.part_kinds()]
+        values["parts"] = tuple(part for part, _ in parts)
+        for _, of_part in parts:
+            sources |= of_part
         for name, setting, annotation in _fields(cls):
             raw, source = flags.get(name), "flag"
             if raw is None:
@@ -160,7 +181,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 source = "default"
             else:
                 values[name] = _convert(setting, annotation, raw)
-            sources[name] = source
+            sources[setting.variable] = source
         values["removed_but_set"] = tuple(
             name for name in cls.REMOVED if environ.get(name, "") or name in from_file
         )

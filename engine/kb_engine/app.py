@@ -51,7 +51,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
     for warning in (
         *settings.removal_warnings(),
         *settings.embedder_warnings(),
-        *settings.rerank.warnings(),
+        *settings.part_warnings(),
     ):
         logger.warning(warning)
     embedder = await asyncio.to_thread(embedder_of, settings)

@@ -8,26 +8,26 @@ import logging
 import time
 from datetime import UTC, datetime
 from importlib import import_module
-from pathlib import Path
 from tempfile import TemporaryFile
-from typing import cast
+from types import ModuleType
 
 from kb_config.audit import AuditLog
 from kb_config.settings import SettingsError
 from kb_contracts.access.keys import KeyRing
+from kb_engine.address import Address
 from kb_engine.api.engine import Engine
+from kb_engine.api.reranking import Reranker
 from kb_engine.care.scan import Pace, Scan
 from kb_engine.disk import NO_INODES, lacks_inodes
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.index.port import INDEXES, Index
+from kb_engine.index.port import Index
 from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.keys import key_ring
-from kb_engine.rerank.rerank_settings import LOCAL, RerankSettings
-from kb_engine.rerank.reranker import Reranker
+from kb_engine.parts import index_parts, made, parts, store_part
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.start_errors import (
@@ -92,20 +92,9 @@ async def open_store(
         )
         spool = FolderSpool(settings.spool_folder)
     else:
-        try:
-            from kb_engine.store.postgres.postgres_store import open_postgres
-        except ModuleNotFoundError as error:
-            raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
-        postgres = await open_postgres(
-            address,
-            embedder=embedder,
-            bounds=bounds,
-            lease_seconds=settings.lease_seconds,
-            exact_below=settings.postgres_exact_below,
-            index=_index_from(settings),
-            unfinished=unfinished,
+        store, spool = await store_module(address).open_base(
+            settings, embedder, bounds=bounds, index=_index_from(settings), unfinished=unfinished
         )
-        store, spool = postgres, postgres.spool(settings.spool_folder)
     return store, spool
 
 
@@ -118,11 +107,22 @@ async def filled_by(settings: EngineSettings) -> EmbedderIdentity:
     """
     if (address := settings.address) is None:
         return await asyncio.to_thread(filled_by_sqlite, settings.database)
+    identity: EmbedderIdentity = await store_module(address).filled_by(address)
+    return identity
+
+
+def store_module(address: Address) -> ModuleType:
+    """Return the module `Part.store`, for the base at a PostgreSQL address.
+
+    Raises:
+        DriverMissing: its packages are not installed.
+    """
+    part = store_part()
+    assert part is not None, "an address without a store is refused by the settings"
     try:
-        from kb_engine.store.postgres.opening import filled_by as filled_by_postgres
+        return import_module(part.store)
     except ModuleNotFoundError as error:
-        raise DriverMissing(f"KB_STORE={address}", error.name, "postgres") from error
-    return await filled_by_postgres(address)
+        raise DriverMissing(f"KB_STORE={address}", error.name, part.name) from error
 
 
 async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
@@ -162,7 +162,7 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
 
     scan = Scan(store, encoder, pipeline, settings.scan_position, Pace(settings.scan_days, is_idle))
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    reranker = await asyncio.to_thread(reranker_from, settings.rerank, settings.fastembed.models)
+    reranker = await asyncio.to_thread(reranker_from, settings)
     engine = Engine(
         settings=settings,
         store=store,
@@ -214,27 +214,25 @@ def _index_from(settings: EngineSettings) -> Index | None:
     """Return the index that keeps its own data, not connected yet; None for the store's own index."""
     if not settings.index:
         return None
+    part = index_parts()[settings.index]
     try:
-        return cast("Index", import_module(INDEXES[settings.index]).index_from(settings))
+        index: Index = made(part.index, settings)
     except ModuleNotFoundError as error:
-        raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, settings.index) from error
+        raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, part.name) from error
+    return index
 
 
-def reranker_from(settings: RerankSettings, models: Path) -> Reranker | None:
-    """Return the reranker, not connected yet; None if no URL is set. A local one may download its model.
+def reranker_from(settings: EngineSettings) -> Reranker | None:
+    """Return the reranker, not connected yet; None if it is off. A local one may download its model.
 
     Raises:
         StartError: its model, or a package, is missing.
     """
-    if settings.api == LOCAL:
-        from kb_engine.rerank.local import LocalReranker
-
-        try:
-            return LocalReranker(settings, models)
-        except SettingsError as error:
-            raise RerankerUnknown(str(error)) from error
-    if not settings.url:
+    part = next((part for part in parts() if part.reranker and settings.of(part.settings).is_on), None)
+    if part is None:
         return None
-    from kb_engine.rerank.endpoint import EndpointReranker
-
-    return EndpointReranker(settings)
+    try:
+        reranker: Reranker = made(part.reranker, settings)
+    except SettingsError as error:
+        raise RerankerUnknown(str(error)) from error
+    return reranker

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, get_args
 
 import msgspec
 
 from kb_config.audit import AuditSettings
-from kb_config.settings import Setting, SettingsError, check_pair
+from kb_config.settings import Setting, Settings, SettingsError, check_pair
 from kb_config.shared import (
     DEFAULT_UPLOAD_BYTES,
     HEADER_TIMEOUT,
@@ -28,11 +28,8 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
-from kb_engine.index.port import INDEXES
-from kb_engine.index.qdrant_settings import QdrantSettings
+from kb_engine.parts import Part, PartSettings, index_parts, parts, store_part
 from kb_engine.ranking_settings import RankingSettings
-from kb_engine.rerank.rerank_settings import RerankSettings
-from kb_engine.store.postgres_defaults import EXACT_BELOW, LEASE_SECONDS
 from kb_readers.sandbox import Sandboxing
 
 MEBIBYTE = 1024 * 1024
@@ -85,9 +82,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     index: Annotated[str, Setting("VECTOR_DB_TYPE", "search index: qdrant; empty: the index of the base")] = (
         ""
     )
-    qdrant: QdrantSettings = QdrantSettings()
     ranking: RankingSettings = RankingSettings()
-    rerank: RerankSettings = RerankSettings()
     audit: AuditSettings = AuditSettings()
     enable_metrics: EnableMetrics = True
     max_upload_bytes: UploadBytes = DEFAULT_UPLOAD_BYTES
@@ -157,41 +152,20 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0, le=36_500),
     ] = 7.0
-    lease_seconds: Annotated[
-        float,
-        Setting(
-            "KB_LEASE_SECONDS",
-            "time until other engines take over the jobs of a stopped engine, in seconds (PostgreSQL)",
-        ),
-        msgspec.Meta(ge=1),
-    ] = LEASE_SECONDS
-    postgres_exact_below: Annotated[
-        int,
-        Setting(
-            "KB_POSTGRES_EXACT_BELOW",
-            "number of passages from which searches by meaning on PostgreSQL are approximate",
-        ),
-        msgspec.Meta(ge=0),
-    ] = EXACT_BELOW
     log_level: LogLevel = "info"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pair("KB_ENGINE_TLS_CERT", self.tls_cert, "KB_ENGINE_TLS_KEY", self.tls_key)
         self.parsed("published_collections", published_in)
-        if self.index and self.index not in INDEXES:
-            raise SettingsError(
-                f"VECTOR_DB_TYPE={self.index!r} is not an index of this engine; it takes "
-                f"{', '.join(INDEXES)}, or nothing for the index in the base"
-            )
-        if self.index == "qdrant" and not self.qdrant.url:
-            raise SettingsError("QDRANT_URL is missing; VECTOR_DB_TYPE=qdrant needs http://HOST:PORT")
+        if self.index:
+            self._check_index(index_parts())
         if self.store == _SQLITE:
             raise SettingsError(f"KB_STORE={self.store!r} names no file; write sqlite:PATH")
         if not self.store or self.store.startswith(_SQLITE):
             return
         # The value is not quoted: it may be a mistyped address with a password.
-        if not is_postgres(self.store):
+        if not (is_postgres(self.store) and store_part()):
             raise SettingsError(
                 "KB_STORE: takes sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE, "
                 "or nothing for a base in KB_HOME"
@@ -201,10 +175,28 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         except NotAnAddress as error:
             raise SettingsError(f"KB_STORE: the address of the database {error}") from error
 
+    def _check_index(self, indexes: Mapping[str, Part]) -> None:
+        if self.index not in indexes:
+            raise SettingsError(
+                f"VECTOR_DB_TYPE={self.index!r} is not an index of this engine; it takes "
+                f"{', '.join(indexes)}, or nothing for the index in the base"
+            )
+        self.of(indexes[self.index].settings).check()
+
+    @classmethod
+    def part_kinds(cls) -> Sequence[type[Settings]]:
+        """Return the classes of the optional parts' settings."""
+        return [part.settings for part in parts() if part.settings is not PartSettings]
+
     @property
     def keys_file(self) -> Path:
         """The file of API keys."""
         return keys_file(self.keys, self.home)
+
+    def part_warnings(self) -> Iterator[str]:
+        """Yield warnings about the settings of optional parts."""
+        for part in parts():
+            yield from self.of(part.settings).warnings()
 
     @property
     def published(self) -> Reach | None:

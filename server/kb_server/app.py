@@ -28,6 +28,7 @@ from kb_server.hosting.toolset_server import mount
 from kb_server.observability.auditing import writing
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
+from kb_server.parts import Site, made, site_part
 from kb_server.processes import Worker
 from kb_server.services import Services, checked_keys, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
@@ -38,9 +39,6 @@ from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
-
-PAGES = "kb_server.pages.routes"
-"""The optional part that serves pages for people, imported only with `KB_PAGES`."""
 
 _ALLOCATIONS = 10_000
 """Number of live new objects that triggers the garbage collector."""
@@ -142,7 +140,8 @@ async def serve(
             Services(settings, http_base=http_base(settings), instance=instance, calls=calls)
         )
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
-        pages = import_module(PAGES).Pages(services) if settings.pages else None
+        part = site_part(settings)
+        pages: Site | None = made(part.site, services) if part else None
         mounts = mount(toolsets, default_toolsets)
         services.paths = [each.path for each in mounts]
         app = build_app(

@@ -18,13 +18,13 @@ from kb_contracts.access.local import local_token
 from kb_server.access.grants import Meter
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
+from kb_server.parts import Issuer, issuer_part, made
 from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from kb_http.direct import DirectCalls
     from kb_server.access.grants import Callers
-    from kb_server.access.oauth import TokenVerifier
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.ragler import Ragler
     from kb_server.engine_client.ragler_http import HttpRagler
@@ -123,34 +123,20 @@ class Services:
         return FileMeter(self.settings.home / "usage.json", self.settings.workers)
 
     @cached_property
-    def tokens(self) -> TokenVerifier | None:
-        """The verifier of the issuer's tokens; None if no issuer is set."""
-        settings = self.settings
-        if not settings.oauth_issuer:
-            return None
-        from kb_server.access.oauth import Scopes, TokenVerifier
-
-        def audiences() -> list[str]:
-            base = self.http_base or http_base(settings)
-            named = settings.oauth_audience or [base, *(f"{base}{path}" for path in self.paths)]
-            return [each for name in named for each in (name, f"{name}/")]
-
-        return TokenVerifier(settings.oauth_issuer, audiences, Scopes(settings.oauth_scopes))
+    def tokens(self) -> Issuer | None:
+        """The issuer whose tokens callers may use; None if the settings name none."""
+        part = issuer_part(self.settings)
+        return None if part is None else made(part.issuer, self)
 
     @property
     def resource(self) -> ProtectedResource | None:
-        """The metadata by which clients get a token; None if no issuer is set."""
-        if self.tokens is None:
-            return None
-        from mcp_aiohttp.authentication import ProtectedResource
+        """The metadata by which clients get a token; None without an issuer."""
+        return None if self.tokens is None else self.tokens.resource(lambda: self.public_base)
 
-        return ProtectedResource(
-            authorization_servers=(self.tokens.issuer,),
-            base=lambda: self.http_base or http_base(self.settings),
-            scopes=tuple(self.tokens.scopes.rights),
-            first_scopes=self.tokens.scopes.first,
-            name="kb",
-        )
+    @property
+    def public_base(self) -> str:
+        """The base of the URLs of this server."""
+        return self.http_base or http_base(self.settings)
 
     @cached_property
     def engine(self) -> Engine:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args
-from urllib.parse import urlsplit
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
 from kb_config.shared import DEFAULT_UPLOAD_BYTES, HEADER_TIMEOUT, EnableMetrics, Keys, LogLevel, keys_file
-from kb_contracts.access.reach import Right
 from kb_http.certificate import CertificateUnusable, trusting
 from kb_http.connections import CONNECTIONS
+from kb_server.parts import parts
 
 RAGLER = "ragler"
-OAUTH_SCOPES = (
-    "read=kb:read",
-    "write=kb:write",
-    "delete=kb:delete",
-    "administer=kb:admin",
-    "collection=kb:collection:",
-)
 
 
 class ServerSettings(Settings, frozen=True, kw_only=True):
@@ -56,23 +48,6 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         str, Setting("KB_MCP_API_KEY", "bearer key required from agents; empty: none", secret=True)
     ] = ""
     keys: Keys = ""
-    oauth_issuer: Annotated[
-        str, Setting("KB_OAUTH_ISSUER", "URL of the accepted OAuth authorization server; empty: OAuth is off")
-    ] = ""
-    oauth_audience: Annotated[
-        list[str],
-        Setting(
-            "KB_OAUTH_AUDIENCE",
-            "accepted token audiences, comma-separated; empty: the URLs of this server",
-        ),
-    ] = msgspec.field(default_factory=list)
-    oauth_scopes: Annotated[
-        list[str],
-        Setting(
-            "KB_OAUTH_SCOPES",
-            "scope of each right, as RIGHT=SCOPE,...; collection=PREFIX: prefix of collection scopes",
-        ),
-    ] = msgspec.field(default_factory=lambda: list(OAUTH_SCOPES))
     host: Annotated[str, Setting("KB_MCP_HOST", "address to listen on")] = "127.0.0.1"
     port: Annotated[int, Setting("KB_MCP_PORT", "port to listen on"), msgspec.Meta(ge=0, le=65535)] = 3000
     ragler_port: Annotated[
@@ -164,7 +139,6 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
             "add resource links to documents after the text of a result, for clients that show them",
         ),
     ] = False
-    pages: Annotated[bool, Setting("KB_PAGES", "serve web pages for people at /")] = True
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "maximum size of an upload, in bytes"), msgspec.Meta(ge=1)
@@ -210,6 +184,11 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         msgspec.Meta(ge=1),
     ] = 30_000
 
+    @classmethod
+    def part_kinds(cls) -> Sequence[type[Settings]]:
+        """Return the classes of the optional parts' settings."""
+        return [part.settings for part in parts()]
+
     @property
     def keys_file(self) -> Path:
         """The path of the file of keys."""
@@ -217,28 +196,11 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_pair("KB_TLS_CERT", self.tls_cert, "KB_TLS_KEY", self.tls_key)
-        self._check_oauth()
         for proxy in self.trusted_proxies:
             try:
                 ip_network(proxy, strict=False)
             except ValueError as error:
                 raise SettingsError(f"KB_TRUSTED_PROXIES={proxy!r}: takes addresses and networks") from error
-
-    def _check_oauth(self) -> None:
-        issuer = urlsplit(self.oauth_issuer)
-        local = issuer.hostname in ("127.0.0.1", "::1", "localhost")
-        if self.oauth_issuer and not (
-            issuer.hostname and (issuer.scheme == "https" or (issuer.scheme == "http" and local))
-        ):
-            raise SettingsError("KB_OAUTH_ISSUER: takes an https:// URL; http:// on this machine alone")
-        if issuer.query or issuer.fragment:
-            raise SettingsError("KB_OAUTH_ISSUER: takes a URL without a query and a fragment")
-        names = {*get_args(Right), "collection"}
-        for pair in self.oauth_scopes:
-            right, _, scope = pair.partition("=")
-            if right not in names or not scope or not scope.isascii() or not scope.isprintable():
-                rights = ", ".join(sorted(names))
-                raise SettingsError(f"KB_OAUTH_SCOPES={pair!r}: takes RIGHT=SCOPE; rights are {rights}")
 
     @property
     def ragler_is_engine(self) -> bool:
@@ -251,12 +213,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ) -> tuple[Self, dict[str, str]]:
         """Gather the settings; RAGler's port replaces ours if only RAGler's is meant."""
         settings, sources = super()._gather(environ, file, flags)
-        is_there = sources["ragler_api_url"] != "default"
+        is_there = sources["RAGLER_API_URL"] != "default"
         settings = msgspec.structs.replace(settings, ragler_api_url_is_set=is_there)
-        is_set = sources["ragler_port"] != "default"
-        if sources["port"] == "default" and (is_set or settings.toolsets == [RAGLER]):
+        is_set = sources["MCP_SERVER_PORT"] != "default"
+        if sources["KB_MCP_PORT"] == "default" and (is_set or settings.toolsets == [RAGLER]):
             settings = msgspec.structs.replace(settings, port=settings.ragler_port)
-            sources["port"] = "MCP_SERVER_PORT"
+            sources["KB_MCP_PORT"] = "MCP_SERVER_PORT"
         return settings, sources
 
 

@@ -116,7 +116,7 @@ def _place(kind: str, model: Place | None) -> Iterator[Place]:
         elif "qdrant" in kind:
             core = EdgeCore() if model is None or model.core is None else model.core.copy()
             with qdrant(core) as settings:
-                yield Place(home, core=core, further={"index": "qdrant", "qdrant": settings})
+                yield Place(home, core=core, further={"index": "qdrant", "parts": (settings,)})
         else:
             yield Place(home)
 

@@ -32,7 +32,7 @@ def texts_of(answer: Json) -> list[str]:
 
 async def filled(start: Start, served: RerankEndpoint, **rerank: Any) -> Caller:
     """Start an engine with this reranker and three notes."""
-    kb = await start(rerank=RerankSettings(**{"url": served.url, **rerank}))
+    kb = await start(parts=(RerankSettings(**{"url": served.url, **rerank}),))
     for text in TEXTS:
         await kb.note(text)
     return kb

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.command_line import COMMANDS
+from kb_cli.command_line import commands
 from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
 from tests.support.page_commands import NOT_RUN, PAGES, commands_of
@@ -247,7 +247,7 @@ def test_the_first_pages_can_be_followed_one_after_another(tmp_path: Path) -> No
 def test_all_that_the_readme_runs_is_installed_by_make_run() -> None:
     [installed] = re.findall(r"\.run: .*\n.*\n\t\$\(call install,(.*)\)", (ROOT / "Makefile").read_text())
     names = {match[1] for each in commands_of("README.md") if (match := re.match(r"\S*kb (\w+)", each))}
-    needed = {extra for each in COMMANDS if each.name in names for extra in each.extras}
+    needed = {extra for each in commands() if each.name in names for extra in each.extras}
     assert {"verify", "sim"} <= names
     assert needed <= {*installed.split()}
 

@@ -40,7 +40,7 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "in the base":
         return play(engine(home))
     with qdrant() as settings:
-        return play(engine(home, index="qdrant", qdrant=settings))
+        return play(engine(home, index="qdrant", parts=(settings,)))
 
 
 @pytest.fixture(scope="module")

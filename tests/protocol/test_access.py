@@ -24,6 +24,7 @@ from kb_contracts.access.key_file import KeyFile, rights_of
 from kb_contracts.access.keys import Quotas
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
+from kb_server.oauth.oauth_settings import OAuthSettings
 from kb_server.observability.metrics import Metrics
 from kb_server.observability.redaction import sanitised
 from kb_server.pages.routes import Pages
@@ -98,14 +99,16 @@ async def opened(tmp_path: Path) -> AsyncIterator[Open]:
 
         async def start(issuer: Issuer | None = None, **settings: Any) -> House:
             engine = await stack.enter_async_context(simulated_engine())
-            at = {} if issuer is None else {"oauth_issuer": issuer.url}
+            oauth = {name: settings.pop(name) for name in [*settings] if name.startswith("oauth")}
+            if issuer is not None:
+                oauth["oauth_issuer"] = issuer.url
             configured = ServerSettings(
                 **{
                     "engine_url": engine.url,
                     "ragler_api_url": engine.url,
                     "home": tmp_path,
                     "toolsets": list(NAMES),
-                    **at,
+                    "parts": (OAuthSettings(**oauth),),
                     **settings,
                 }
             )

@@ -20,9 +20,12 @@ from kb_contracts.access.keys import KeyRing
 from kb_contracts.api import models as m
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
+from kb_server.oauth.oauth_settings import OAuthSettings
 from kb_server.pages import forms
+from kb_server.pages.pages_settings import PagesSettings
 from kb_server.pages.routes import Pages
 from kb_server.pages.sessions import COOKIE, Sessions
+from kb_server.parts import site_part
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
@@ -92,7 +95,7 @@ def opened(tmp_path: Path) -> Open:
         async with simulated_engine() as engine:
             client = InterruptedEngine(engine.url)
             async with Services(settings, engine=client) as services:
-                pages = Pages(services) if settings.pages else None
+                pages = Pages(services) if site_part(settings) else None
                 app = build_app(
                     settings,
                     mount([build_toolset("kb", services)], ["kb"]),
@@ -420,7 +423,7 @@ async def test_who_is_unknown_sends_no_file_and_nothing_large(opened: Open, tmp_
 
 
 async def test_where_tokens_of_an_issuer_are_needed_nobody_has_the_pages_without_a_key(opened: Open) -> None:
-    async with opened(oauth_issuer="https://issuer.example") as site:
+    async with opened(parts=(OAuthSettings(oauth_issuer="https://issuer.example"),)) as site:
         for path in EVERY:
             response = await site.http.get(path, headers=HTML)
             assert (response.status_code, response.headers["Location"].partition("?")[0]) == (303, "/login")
@@ -540,7 +543,7 @@ async def test_jobs_are_cancelled_and_tried_again(site: Site) -> None:
 
 
 async def test_without_pages_there_are_none(opened: Open) -> None:
-    async with opened(pages=False) as site:
+    async with opened(parts=(PagesSettings(pages=False),)) as site:
         assert (await site.http.get("/", headers=HTML)).json()["health"] == "/healthz"
         assert (await site.http.get("/documents", headers=HTML)).status_code == 404
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import asyncpg
 
 from kb_engine.address import Address, address_of
-from kb_engine.store.postgres.opening import latest
 from kb_load.postgres import PostgresServer
 
 T = TypeVar("T")
@@ -95,6 +94,8 @@ def new_server() -> Server:
 
 async def _make_template(made: Server) -> None:
     await made.run("CREATE DATABASE kb_template")
+    from kb_engine.store.postgres.opening import latest  # an optional part
+
     async with latest(address_of(made.url("kb_template"))):
         pass
 

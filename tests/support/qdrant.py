@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.index import QdrantIndex
-from kb_engine.index.qdrant_settings import QdrantSettings
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from tests.support.patience import SILENCE, START_SECONDS
 from tests.support.qdrant_cores import REAL_KEY, REAL_URL, Core, EdgeCore, Hits
 

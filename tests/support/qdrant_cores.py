@@ -17,7 +17,7 @@ from qdrant_client import models as q
 from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.collection import client_for
-from kb_engine.index.qdrant_settings import QdrantSettings
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 
 Hits = list[dict[str, Any]]
 

@@ -11,7 +11,10 @@ from graphlib import TopologicalSorter
 import grimp
 import pytest
 
+from kb_cli.parts import PARTS as CLI
+from kb_engine.parts import PARTS as ENGINE
 from kb_load.processes import clean_environment
+from kb_server.parts import PARTS as SERVER
 from tests.support.stack import ROOT
 
 pytestmark = pytest.mark.process
@@ -59,6 +62,24 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
     graph = grimp.build_graph(*project["root_packages"], cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     TopologicalSorter(imports).prepare()
+
+
+def test_no_module_outside_an_optional_part_imports_one() -> None:
+    """But for the index in PostgreSQL, which is a part with its store."""
+    parts = {*CLI, *ENGINE, *SERVER}
+    graph = grimp.build_graph("kb_cli", "kb_engine", "kb_server", "kb_simulator", cache_dir=None)
+    inside = {name for part in parts for name in (part, *graph.find_descendants(part))}
+    inside |= {name for name in graph.modules if name.startswith("kb_engine.index.postgres")}
+    core = graph.modules - inside
+    assert {
+        name: found for name in core if (found := graph.find_modules_directly_imported_by(name) & inside)
+    } == {}
+
+
+def test_the_architecture_names_each_optional_part() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    parts = [part.replace(".", "/") for part in (*CLI, *ENGINE, *SERVER)]
+    assert [part for part in parts if f"| `{part}/`" not in text] == []
 
 
 def test_no_module_does_anything_when_it_is_imported() -> None:

@@ -10,3 +10,16 @@ command.py   the two commands
 A note has the text that was sent. For a file the base has only passages; the white space between two of them
 becomes empty lines, so that every passage keeps its offset.
 """
+
+from __future__ import annotations
+
+from kb_cli.commands import ENGINE, LABELS, Command, arg
+from kb_cli.parts import Part
+
+PART = Part(commands=(
+    Command("export", "kb_cli.exported.export_command:export", "export a base as readable text files", (
+        *ENGINE,
+        *LABELS,
+        arg("folder", metavar="FOLDER", help="a new folder"),
+    )),
+))  # fmt: skip

@@ -11,3 +11,23 @@ An export of kb goes into a base that no engine uses (`kb_cli.exported`). All ot
 engine, as `kb add` sends files: the same file under the same source path, so that `kb sync` finds it
 unchanged.
 """
+
+from __future__ import annotations
+
+from kb_cli.commands import EMBEDDER, ENGINE, HOME, LABELS, Command, arg
+from kb_cli.imported.kinds import KINDS
+from kb_cli.parts import Part
+
+PART = Part(commands=(
+    Command("import", "kb_cli.imported.import_command:run", "import a folder of kb export or other data", (
+        *ENGINE,
+        *LABELS,
+        arg("place", metavar="PATH",
+             help="folder of kb export, into a base that no engine uses; or, into an engine: Obsidian vault, "
+             "folder of basic-memory, JSON export of mcp-memory-service"),
+        arg("--from", dest="kind", choices=KINDS,
+             help="format of PATH (default: detected from its contents)"),
+        arg("--dry-run", action="store_true", help="show the documents to send, without sending them"),
+        HOME, EMBEDDER,
+    ), ("server", "engine")),
+))  # fmt: skip

@@ -16,12 +16,12 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
 from kb_contracts.semantics.requests import request_fingerprint
+from kb_engine.api.reranking import Reranker
 from kb_engine.care.scan import Scan
 from kb_engine.encoder import Encoder
 from kb_engine.ingest.failed_jobs import FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
-from kb_engine.rerank.reranker import Reranker
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency

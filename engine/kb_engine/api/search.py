@@ -37,8 +37,8 @@ from kb_contracts.semantics.search import (
     vector_result,
 )
 from kb_engine.api.engine import Engine, idempotency_of
+from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
-from kb_engine.rerank.reranker import Reranker, RerankFailed
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows

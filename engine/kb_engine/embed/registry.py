@@ -14,19 +14,20 @@ from kb_config.settings import Setting, Settings
 from kb_engine.embed.fastembed_model import FastembedSettings
 from kb_engine.embed.onnx import OnnxSettings
 from kb_engine.embed.openai.openai_settings import OpenAISettings
+from kb_engine.parts import parts
 
 if TYPE_CHECKING:
     from kb_engine.embed.protocol import Embedder, OwnSettings
 
 EMBEDDERS = {
     "minilm": "kb_engine.embed.minilm:MiniLM",
-    "minilm-openvino": "kb_engine.embed.openvino:MiniLMOnOpenVino",
     "hash": "kb_engine.embed.hashing:HashEmbedder",
     "fastembed": "kb_engine.embed.fastembed_model:FastembedEmbedder",
     "onnx": "kb_engine.embed.onnx:OnnxEmbedder",
     "openai": "kb_engine.embed.openai.embedder:OpenAIEmbedder",
+    **{name: made for part in parts() for name, made in part.embedders.items()},
 }
-"""Imported on demand."""
+"""Imported on demand: those of the core, then those of optional parts."""
 
 
 class EmbedderSettings(Settings, frozen=True, kw_only=True):

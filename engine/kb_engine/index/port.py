@@ -251,12 +251,3 @@ class Index(Protocol):
 
     async def close(self) -> None:
         """Release connections and other external resources."""
-
-
-INDEXES = {"qdrant": "kb_engine.index.qdrant"}
-"""The following indexes: their module by the value of `VECTOR_DB_TYPE`.
-
-An index is one module that implements the protocol above, its function `index_from(settings)`, and one entry
-here, under the name of the extra that has its client; its settings go into `EngineSettings`. If unset, the
-store's own index answers searches.
-"""

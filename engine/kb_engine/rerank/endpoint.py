@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
+from kb_engine.api.reranking import RerankFailed
 from kb_engine.endpoint.client import Endpoint, EndpointUnavailable, Reply
 from kb_engine.rerank.rerank_settings import JINA, TEI, RerankSettings
-from kb_engine.rerank.reranker import RerankFailed
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kb_engine.api.reranking import RerankFailed
 from kb_engine.embed.fastembed_model import listed_model, prepare_runtime
 from kb_engine.embed.own_model import PASSAGES, QUESTIONS
 from kb_engine.model_files import ModelFolder
 from kb_engine.rerank.rerank_settings import LOCAL, RerankSettings
-from kb_engine.rerank.reranker import RerankFailed
 from kb_engine.start_errors import DriverMissing
 
 if TYPE_CHECKING:

@@ -7,14 +7,15 @@ from typing import Annotated
 
 import msgspec
 
-from kb_config.settings import Setting, Settings, SettingsError
+from kb_config.settings import Setting, SettingsError
 from kb_engine.endpoint.endpoint_settings import check_key, check_url, key_warnings
+from kb_engine.parts import PartSettings
 
 TEI, JINA, COHERE, LOCAL = "tei", "jina", "cohere", "local"
 _EXAMPLE = "http://127.0.0.1:8080/rerank"
 
 
-class RerankSettings(Settings, frozen=True, kw_only=True):
+class RerankSettings(PartSettings, frozen=True, kw_only=True):
     """Settings of the reranker; without a URL it is off, unless it is local. Times are seconds."""
 
     url: Annotated[
@@ -71,6 +72,11 @@ class RerankSettings(Settings, frozen=True, kw_only=True):
             )
         if not self.model.isprintable():
             raise SettingsError(f"KB_RERANK_MODEL={self.model!r}: is no name of a model")
+
+    @property
+    def is_on(self) -> bool:
+        """True if a URL is set, or the reranker is local."""
+        return self.api == LOCAL or bool(self.url)
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings about accepted but risky settings."""

@@ -8,3 +8,10 @@ They are rendered here and work without a script; the one script adds optional f
 cannot be executed: every value is escaped, and the content security policy permits only the files of this
 package.
 """
+
+from __future__ import annotations
+
+from kb_server.pages.pages_settings import PagesSettings
+from kb_server.parts import Part
+
+PART = Part("pages", PagesSettings, "pages", site="kb_server.pages.routes:Pages")

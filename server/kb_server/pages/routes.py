@@ -63,7 +63,7 @@ class Pages:
         self.sessions = Sessions(
             services.keys,
             services.meter,
-            has_issuer=bool(settings.oauth_issuer),
+            has_issuer=services.tokens is not None,
             secret=services.instance,
         )
         self._is_secure = http_base(settings).lower().startswith("https:")

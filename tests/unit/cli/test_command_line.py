@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from kb_cli import VERSION, main
-from kb_cli.command_line import COMMANDS, Command, dispatch
+from kb_cli.command_line import commands, dispatch
+from kb_cli.commands import Command
 from kb_cli.output import Exit
 from kb_config.installing import install_command
 from kb_contracts.api.operations import API_VERSION
@@ -32,7 +33,7 @@ def test_the_version_is_3_0_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.requirement("E1")
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
 def test_each_command_has_a_function_and_a_help_with_the_exit_statuses(
     capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:

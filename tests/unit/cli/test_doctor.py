@@ -13,7 +13,7 @@ import pytest
 
 from kb_cli.output import Exit
 from kb_contracts.access.key_file import KeyFile
-from kb_engine.index.qdrant_settings import QdrantSettings
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from kb_load.processes import free_port
 from tests.support.engines import engine
 from tests.support.eventually import eventually
@@ -79,7 +79,7 @@ def test_an_engine_whose_index_is_away_is_wrong(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = QdrantSettings(url=f"http://127.0.0.1:{free_port()}")
-    with engine(tmp_path / "other", api_key=KEY, index="qdrant", qdrant=away) as url:
+    with engine(tmp_path / "other", api_key=KEY, index="qdrant", parts=(away,)) as url:
         monkeypatch.setenv("KB_ENGINE_URL", url)
         error = eventually(lambda: kb("status")[2], what="the issue")
         assert error.startswith("issue: The search index cannot be asked")

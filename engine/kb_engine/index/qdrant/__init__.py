@@ -9,20 +9,7 @@ This package needs the extra `qdrant`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
+from kb_engine.parts import Part
 
-from kb_engine.index.port import Index
-
-if TYPE_CHECKING:
-    from kb_engine.settings import EngineSettings
-
-
-def index_from(settings: EngineSettings) -> Index:
-    """Return the index of `settings.qdrant`. Makes no request yet.
-
-    Raises:
-        ModuleNotFoundError: the client is not installed.
-    """
-    from kb_engine.index.qdrant.index import QdrantIndex
-
-    return QdrantIndex(settings.qdrant)
+PART = Part("qdrant", QdrantSettings, index="kb_engine.index.qdrant.index:index_from")

@@ -20,7 +20,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 
 from kb_engine.index.port import IndexUnavailable
 from kb_engine.index.qdrant.points import MEANING, PAYLOAD_INDEXES, WORDS
-from kb_engine.index.qdrant_settings import QdrantSettings
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 
 CONNECTIONS = 32
 MOST_VALUES = 1_000_000

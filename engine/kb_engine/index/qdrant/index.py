@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from qdrant_client import AsyncQdrantClient
@@ -21,9 +22,12 @@ from kb_engine.index.port import (
 from kb_engine.index.qdrant.collection import Collection, client_for
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark, Marker, OvertakenWriter
 from kb_engine.index.qdrant.points import among, batches, equals, mean_length, points_of, terms_of
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from kb_engine.index.qdrant.querying import Searcher
-from kb_engine.index.qdrant_settings import QdrantSettings
 from kb_engine.index.words import ANALYSER
+
+if TYPE_CHECKING:
+    from kb_engine.settings import EngineSettings
 
 REQUEST_BYTES = 4 * 1024 * 1024
 """Approximate size of a write request in bytes; a server accepts 32 MiB."""
@@ -159,3 +163,8 @@ class QdrantIndex:
             )
         # These are the first vectors: the collection has no chunk to lose.
         return await self._make(dimensions, mark.build, mark.generation)
+
+
+def index_from(settings: EngineSettings) -> QdrantIndex:
+    """Return the index of the settings. Makes no request yet."""
+    return QdrantIndex(settings.of(QdrantSettings))

@@ -16,8 +16,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from kb_config.settings import SettingsError
+from kb_engine import parts
 from kb_engine.app import create_app
-from kb_engine.index.port import INDEXES
+from kb_engine.parts import Part
 from kb_engine.serving import serve
 from kb_engine.settings import EngineSettings
 from kb_engine.start_errors import CannotListen, DriverMissing, EmbedderUnknown, HomeNotWritable, PortInUse
@@ -168,8 +169,9 @@ async def test_a_registered_index_is_kept_in_step_by_the_engine(
     server = Server()
     remote = ModuleType("remote_index")
     remote.index_from = lambda _: RemoteIndex(server)  # type: ignore[attr-defined]
+    remote.PART = Part("remote", index=f"{remote.__name__}:index_from")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, remote.__name__, remote)
-    monkeypatch.setitem(INDEXES, "remote", remote.__name__)
+    monkeypatch.setattr(parts, "PARTS", (*parts.PARTS, remote.__name__))
     settings = EngineSettings(home=tmp_path, embedder="hash", index="remote")
     runner = web.AppRunner(await create_app(settings))
     await runner.setup()

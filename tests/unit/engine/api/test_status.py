@@ -48,7 +48,7 @@ async def test_an_index_that_cannot_be_asked_is_an_issue_until_it_can(tmp_path: 
     from tests.support.qdrant_cores import core_of
 
     async with serving(core_of("edge")) as qdrant:
-        settings = EngineSettings(home=tmp_path, embedder="hash", index="qdrant", qdrant=qdrant.settings())
+        settings = EngineSettings(home=tmp_path, embedder="hash", index="qdrant", parts=(qdrant.settings(),))
         async with TestClient(TestServer(await create_app(settings))) as client:
 
             async def seen() -> tuple[list[str], list[str]]:

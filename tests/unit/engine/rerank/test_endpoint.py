@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from kb_engine.api.reranking import RerankFailed
 from kb_engine.rerank.endpoint import REST_SECONDS, BadAnswer, EndpointReranker, relevances
 from kb_engine.rerank.rerank_settings import RerankSettings
-from kb_engine.rerank.reranker import RerankFailed
 from tests.support.eventually import eventually_async
 from tests.support.loop_clock import advance_loop
 from tests.support.rerank_endpoint import (

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kb_engine.api.reranking import RerankFailed
 from kb_engine.composition import reranker_from
 from kb_engine.rerank.local import LocalReranker
 from kb_engine.rerank.rerank_settings import RerankSettings
-from kb_engine.rerank.reranker import RerankFailed
+from kb_engine.settings import EngineSettings
 from kb_engine.start_errors import RerankerUnknown
 from tests.support.eventually import eventually_async
 from tests.support.made_models import write_model
@@ -82,6 +83,7 @@ async def test_a_damaged_model_fails_each_reranking(tmp_path: Path) -> None:
     await reranker.close()
 
 
-def test_a_model_must_be_in_the_list(tmp_path: Path) -> None:
+def test_a_model_must_be_in_the_list() -> None:
+    settings = EngineSettings(parts=(RerankSettings(api="local", model="no/model"),))
     with pytest.raises(RerankerUnknown, match=r"KB_RERANK_MODEL='no/model': is none of .*ms-marco"):
-        reranker_from(RerankSettings(api="local", model="no/model"), tmp_path)
+        reranker_from(settings)

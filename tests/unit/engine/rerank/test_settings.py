@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kb_config.settings import SettingsError
@@ -16,10 +14,9 @@ KEY = "a-key-that-nobody-may-see"
 
 
 def test_without_a_url_there_is_none() -> None:
-    models = Path("/nowhere")
-    assert reranker_from(EngineSettings().rerank, models) is None
-    assert reranker_from(RerankSettings(key=KEY), models) is None
-    assert reranker_from(RerankSettings(url=URL), models) is not None
+    assert reranker_from(EngineSettings()) is None
+    assert reranker_from(EngineSettings(parts=(RerankSettings(key=KEY),))) is None
+    assert reranker_from(EngineSettings(parts=(RerankSettings(url=URL),))) is not None
 
 
 @pytest.mark.parametrize(

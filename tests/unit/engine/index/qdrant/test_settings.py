@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kb_config.settings import SettingsError
+from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from kb_engine.settings import EngineSettings
 
 CHOSEN = {"VECTOR_DB_TYPE": "qdrant"}
@@ -45,14 +46,16 @@ def test_a_key_that_no_header_takes_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize(("replicas", "written"), [(1, 1), (2, 2), (3, 2), (4, 3)])
 def test_a_majority_of_copies_confirms_a_write(replicas: int, written: int) -> None:
-    assert EngineSettings.read({"QDRANT_REPLICAS": str(replicas)}).qdrant.written_copies == written
+    assert (
+        EngineSettings.read({"QDRANT_REPLICAS": str(replicas)}).of(QdrantSettings).written_copies == written
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "ä", "x" * 256])
 def test_a_collection_has_a_name_that_stands_in_an_address(name: str) -> None:
     environ = {"QDRANT_COLLECTION": name}
     if not name:  # an empty variable counts as unset
-        assert EngineSettings.read(environ).qdrant.collection == "kb"
+        assert EngineSettings.read(environ).of(QdrantSettings).collection == "kb"
         return
     with pytest.raises(SettingsError, match="QDRANT_COLLECTION"):
         EngineSettings.read(environ)

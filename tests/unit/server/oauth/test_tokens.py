@@ -15,9 +15,10 @@ from aiohttp.test_utils import TestServer
 from kb_config.settings import SettingsError
 from kb_contracts.access.reach import RIGHTS, Access, Reach
 from kb_server.access.grants import Grant
-from kb_server.access.issuer import IssuerKeys
-from kb_server.access.oauth import Scopes, TokenVerifier, suits
-from kb_server.settings import OAUTH_SCOPES, ServerSettings
+from kb_server.oauth.issuer import IssuerKeys
+from kb_server.oauth.oauth_settings import OAUTH_SCOPES, OAuthSettings
+from kb_server.oauth.tokens import Scopes, TokenVerifier, suits
+from kb_server.settings import ServerSettings
 from mcp_aiohttp.authentication import AuthenticatorUnavailable
 from mcp_aiohttp.protocol.caller import TokenRefused
 from tests.support.tokens import BAD, Bad, Issuer, ec_key, public_ec_jwk, public_jwk, rsa_key
@@ -277,4 +278,5 @@ def test_settings_are_checked(variable: str, value: str) -> None:
 
 
 def test_an_issuer_on_this_machine_needs_no_tls() -> None:
-    assert ServerSettings.read({"KB_OAUTH_ISSUER": "http://127.0.0.1:3000"}).oauth_issuer
+    settings = ServerSettings.read({"KB_OAUTH_ISSUER": "http://127.0.0.1:3000"})
+    assert settings.of(OAuthSettings).oauth_issuer

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jwt
 from jwt.exceptions import (
@@ -29,8 +29,13 @@ from jwt.exceptions import (
 from kb_contracts.access.keys import reach_of
 from kb_contracts.access.reach import Access, Right
 from kb_server.access.grants import Grant, TokenScopes
-from kb_server.access.issuer import IssuerKeys
+from kb_server.oauth.issuer import IssuerKeys
+from kb_server.oauth.oauth_settings import OAuthSettings
+from mcp_aiohttp.authentication import ProtectedResource
 from mcp_aiohttp.protocol.caller import Identity, TokenRefused, digest
+
+if TYPE_CHECKING:
+    from kb_server.services import Services
 
 ALGORITHMS: Mapping[str, frozenset[str]] = {
     "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
@@ -106,6 +111,16 @@ class TokenVerifier:
         self._clock = clock
         self._known: dict[str, tuple[Identity, float]] = {}
 
+    def resource(self, base: Callable[[], str]) -> ProtectedResource:
+        """Return the metadata by which clients get a token; `base` returns the base URL of this server."""
+        return ProtectedResource(
+            authorization_servers=(self.issuer,),
+            base=base,
+            scopes=tuple(self.scopes.rights),
+            first_scopes=self.scopes.first,
+            name="kb",
+        )
+
     async def identity(self, token: str) -> Identity:
         """Return the identity of the token's sender.
 
@@ -173,6 +188,21 @@ class TokenVerifier:
         if not isinstance(claims["sub"], str) or not claims["sub"]:
             raise MissingRequiredClaimError("sub")
         return claims
+
+
+def issuer_of(services: Services) -> TokenVerifier:
+    """Return the verifier for the settings of a server.
+
+    The audiences are those of the settings, or the URLs of the server.
+    """
+    settings = services.settings.of(OAuthSettings)
+
+    def audiences() -> list[str]:
+        base = services.public_base
+        named = settings.oauth_audience or [base, *(f"{base}{path}" for path in services.paths)]
+        return [each for name in named for each in (name, f"{name}/")]
+
+    return TokenVerifier(settings.oauth_issuer, audiences, Scopes(settings.oauth_scopes))
 
 
 def suits(key: Mapping[str, Any], algorithm: str) -> bool:

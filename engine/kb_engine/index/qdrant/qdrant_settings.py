@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kb_config.settings import Setting, Settings, SettingsError
+from kb_config.settings import Setting, SettingsError
+from kb_engine.parts import PartSettings
 
 
-class QdrantSettings(Settings, frozen=True, kw_only=True):
+class QdrantSettings(PartSettings, frozen=True, kw_only=True):
     """Settings of the Qdrant index, used if `VECTOR_DB_TYPE` is `qdrant`. Times are in seconds."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {
@@ -57,6 +58,11 @@ class QdrantSettings(Settings, frozen=True, kw_only=True):
             raise SettingsError("QDRANT_URL: takes http://HOST:PORT or https://HOST:PORT")
         if parts.username is not None or parts.query or parts.fragment:
             raise SettingsError("QDRANT_URL: takes no user, password or query; a key is QDRANT_API_KEY")
+
+    def check(self) -> None:
+        """Check that there is a URL. Raises SettingsError."""
+        if not self.url:
+            raise SettingsError("QDRANT_URL is missing; VECTOR_DB_TYPE=qdrant needs http://HOST:PORT")
 
     @property
     def written_copies(self) -> int:

@@ -1,0 +1,44 @@
+"""The check of `kb doctor` for the clients that are installed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from kb_cli.connect.clients import CLIENTS, Machine
+from kb_cli.connect.connect_command import server_of
+from kb_cli.connect.editing import NotEditable, member_of
+from kb_cli.doctor import Finding
+from kb_cli.output import CliError
+from kb_config.settings import SettingsError
+
+
+def clients(options: argparse.Namespace) -> Iterator[Finding]:
+    """Yield whether each installed client is configured for kb."""
+    try:
+        server = server_of(options)
+    except (SettingsError, CliError):
+        return
+    machine = Machine(Path.home(), os.environ)
+    for name, client in CLIENTS.items():
+        file = client.file(machine)
+        try:
+            entry = member_of(file.read_text("utf-8"), client.format, client.place, "kb")
+        except FileNotFoundError:
+            if not client.is_installed(machine):
+                continue
+            entry = None
+        except (OSError, ValueError, NotEditable) as error:
+            yield Finding(
+                "wrong", client.title, f"{file} {error}", "the client cannot read it either; correct the file"
+            )
+            continue
+        if entry is None:
+            yield Finding("note", client.title, "not configured for kb", f"kb connect {name}")
+        elif entry == client.entry(server):
+            yield Finding("well", client.title, "configured for kb")
+        else:
+            advice = f"to use this kb: kb connect {name}"
+            yield Finding("note", client.title, "configured for a different kb", advice)

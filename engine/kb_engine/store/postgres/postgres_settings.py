@@ -1,0 +1,38 @@
+"""The settings of a base in PostgreSQL. Importing this module imports no driver."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from kb_config.settings import Setting
+from kb_engine.parts import PartSettings
+
+EXACT_BELOW = 20_000
+"""Number of chunks from which the HNSW index is built. Comparing as many vectors with a query takes twice the
+processor time of a search by the index, but costs inserts nothing.
+"""
+LEASE_SECONDS = 30.0
+"""Lifetime of a lease without renewal, in seconds; then the jobs of the engine are free for all engines."""
+
+
+class PostgresSettings(PartSettings, frozen=True, kw_only=True):
+    """The settings of a base in PostgreSQL. Times are in seconds."""
+
+    lease_seconds: Annotated[
+        float,
+        Setting(
+            "KB_LEASE_SECONDS",
+            "time until other engines take over the jobs of a stopped engine, in seconds (PostgreSQL)",
+        ),
+        msgspec.Meta(ge=1),
+    ] = LEASE_SECONDS
+    postgres_exact_below: Annotated[
+        int,
+        Setting(
+            "KB_POSTGRES_EXACT_BELOW",
+            "number of passages from which searches by meaning on PostgreSQL are approximate",
+        ),
+        msgspec.Meta(ge=0),
+    ] = EXACT_BELOW

@@ -1,0 +1,13 @@
+"""The settings of the pages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from kb_config.settings import Setting, Settings
+
+
+class PagesSettings(Settings, frozen=True, kw_only=True):
+    """The switch of the pages."""
+
+    pages: Annotated[bool, Setting("KB_PAGES", "serve web pages for people at /")] = True

@@ -1,0 +1,51 @@
+"""The question sets of `bench sets`, made from small packages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench.sets import HALVES, Source, plain_ranks, set_of
+
+SOURCE = Source("stones==1.*", "docs/", ("news",))
+BODY = "Granite is a stone of the quarry. " * 15
+FILES = {
+    "granite.rst": f"Granite\n=======\n\n{BODY}\n\nCutting hard stones\n-----------------\n\nUse it.\n",
+    "marble.rst": f".. _marble:\n\n====\nGems\n====\n\nSee :doc:`the hard stone </granite>`.\n\n{BODY}",
+    "news.rst": "News\n====\n\nPolishing of soft stones is quicker by half now, see :ref:`here <marble>`.",
+}
+CODE = {"stones.py": 'def weigh(stone):\n    """Return the weight of a stone.\n\n    In tons.\n    """\n'}
+
+
+def test_questions_are_headings_links_and_sentences_of_release_notes() -> None:
+    made = set_of(SOURCE, FILES)
+    assert {(each.kind, each.text, each.answer) for each in made.questions} == {
+        ("titles", "Cutting hard stones", "granite"),
+        ("links", "the hard stone", "granite"),
+        ("changes", "Polishing of soft stones is quicker by half now, see here.", "marble"),
+    }
+    title, text = made.documents["granite"]
+    assert title == "Granite"
+    assert text.startswith("# Granite")
+    assert "Cutting hard stones" not in text
+    assert "news" not in made.documents
+
+
+def test_the_first_sentence_of_a_docstring_is_a_question_about_the_function() -> None:
+    made = set_of(SOURCE, CODE)
+    (question,) = made.questions
+    assert (question.text, question.answer) == ("Return the weight of a stone.", "stones.weigh")
+    assert "weight" not in made.documents["stones.weigh"][1]
+    assert "In tons" in made.documents["stones.weigh"][1]
+
+
+def test_each_question_is_in_one_part_of_the_set_and_is_found_by_its_words(tmp_path: Path) -> None:
+    set_of(SOURCE, FILES).write(tmp_path)
+    asked = [
+        json.loads(line)["_id"]
+        for half in HALVES
+        for line in (tmp_path / half / "queries.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert len(asked) == len(set(asked)) == 3
+    ranks = [plain_ranks(tmp_path / half, lambda text: [text]) for half in HALVES]
+    assert sorted(rank for each in ranks for rank in each.values() if rank) == [1, 2, 2]

@@ -93,7 +93,7 @@ _KINDS = (
     ErrorKind("extraction_memory", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction needed too much memory"),
     # the engine cannot read pictures, or failed on this one
     _engine("ocr_failed", HTTPStatus.INTERNAL_SERVER_ERROR, "The image could not be read"),
-    # an earlier engine crashed on it too often; this one retries
+    # For engines that give a job up after it has ended them; the engine here lets it rest and tries again.
     _engine("worker_crashed", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine crashed on this job"),
     # Errors on the side of the engine.
     _engine_later("queue_full", HTTPStatus.TOO_MANY_REQUESTS, "Too many jobs are queued"),

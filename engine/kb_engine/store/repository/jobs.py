@@ -252,7 +252,10 @@ async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool
 
 
 async def retry(write: Write, job_id: str) -> m.Job:
-    """Queue a failed job again. Raises `job_not_found`, `job_not_retryable` or `queue_full`."""
+    """Queue a failed job again, as one that no engine has ended yet; the number of its attempts goes on.
+
+    Raises `job_not_found`, `job_not_retryable` or `queue_full`.
+    """
     await write.hold_queue()
     held = "SELECT caller, lane FROM jobs WHERE id = ?"
     caller, lane = await write.row(held + write.for_update, (job_id,)) or ("", "")
@@ -291,8 +294,8 @@ async def let_go(write: Write, job_ids: Sequence[str]) -> None:
 async def release(write: Write) -> int:
     """Requeue running jobs that no engine holds any more; return their number.
 
-    There is no limit per job, because the death of an engine is not the job's fault. `rests_until` delays the
-    next attempt.
+    A job is queued again however often engines have ended while it ran. `rests_until` delays its next
+    attempt.
     """
     found = await write.rows(
         "SELECT id, crashes + 1 FROM jobs WHERE status = 'running'"  # noqa: S608

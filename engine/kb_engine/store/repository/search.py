@@ -19,7 +19,7 @@ from kb_engine.store.repository.transaction import Read, Row, placeholders
 CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
 _CHUNK_FIELDS = ("id", "uid", "index", "text", "page", "heading", "start", "end")
 _SUMMARY = m.DocumentSummary.__struct_fields__
-"""Also the columns of `documents`."""
+"""Also the columns of `documents`: a new member of `DocumentSummary` has a column of its name."""
 _RESULT_COLUMNS = f"{CHUNK_COLUMNS}, {', '.join(f'd.{name}' for name in _SUMMARY)}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from tempfile import TemporaryFile
 from types import MappingProxyType
@@ -103,31 +103,39 @@ async def read_file(
 ) -> Extraction:
     """Return the text of an open file, read as `fmt`.
 
-    Text, Markdown and data are decoded in a thread; the encoding of a text that declares none is detected.
-    Other formats are read in a child, which starts once `memory` has room for it, and is killed with its
-    process group when it exceeds a limit or the awaiting task is cancelled. Raises ExtractionFailed; KeyError
-    for a format without a reader here.
+    Text, Markdown and data are decoded in a thread. Other formats are read in a child, which starts once
+    `memory` has room for it, and is killed with its process group when it exceeds a limit or the awaiting
+    task is cancelled. The encoding of a text that declares none is detected.
+
+    Raises ExtractionFailed; KeyError for a format without a reader here.
     """
-    if not fmt.is_text:
-        require_reader(fmt)
-        return await read_in_child(source, fmt, READERS[fmt.name], limits, on_progress, memory=memory)
-    data = await asyncio.to_thread(source.read, limits.text_bytes + 1)
-    detected = None
-    if len(data) <= limits.text_bytes:
-        # Not in the child, where each file would load the detectors, and one of them needs a temporary file.
-        data, detected = await asyncio.to_thread(in_known_encoding, data, fmt)
-    elif fmt.name in _DECODED_HERE:
-        raise too_much_text(limits.text_bytes)
     if fmt.name in _DECODED_HERE:
+        data = await asyncio.to_thread(source.read, limits.text_bytes + 1)
+        if len(data) > limits.text_bytes:
+            raise too_much_text(limits.text_bytes)
+        data, detected = await asyncio.to_thread(in_known_encoding, data, fmt)
         extraction = (await asyncio.to_thread(read_text, data, fmt.mime_type)).within(limits)
-    else:
-        require_reader(fmt)
-        with nullcontext(source) if detected is None else TemporaryFile() as text:
-            if detected is not None:
-                await asyncio.to_thread(text.write, data)
-            text.seek(0)
-            extraction = await read_in_child(text, fmt, READERS[fmt.name], limits, on_progress, memory=memory)
-    if detected is None:
-        return extraction
+        return extraction if detected is None else _detected(extraction, detected)
+    require_reader(fmt)
+    reading = partial(read_in_child, fmt=fmt, reader=READERS[fmt.name], limits=limits, memory=memory)
+    try:
+        return await reading(source, on_progress=on_progress)
+    except ExtractionFailed as failed:
+        if not fmt.is_text or failed.code != "undecodable_text":
+            raise
+        # Not in the child: one of the detectors needs a temporary file.
+        source.seek(0)
+        data = await asyncio.to_thread(source.read, limits.text_bytes)
+        data, detected = await asyncio.to_thread(in_known_encoding, data, fmt)
+        if detected is None:
+            raise
+    with TemporaryFile() as text:
+        await asyncio.to_thread(text.write, data)
+        text.seek(0)
+        return _detected(await reading(text, on_progress=on_progress), detected)
+
+
+def _detected(extraction: Extraction, detected: str) -> Extraction:
+    """Return the extraction of a text whose encoding was detected."""
     remark = f"It does not declare its encoding; it was read as {detected}."
     return replace(extraction.with_remark(remark), encoding=detected)

@@ -65,11 +65,9 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
 
 
 def test_no_module_outside_an_optional_part_imports_one() -> None:
-    """But for the index in PostgreSQL, which is a part with its store."""
     parts = {*CLI, *ENGINE, *SERVER}
     graph = grimp.build_graph("kb_cli", "kb_engine", "kb_server", "kb_simulator", cache_dir=None)
     inside = {name for part in parts for name in (part, *graph.find_descendants(part))}
-    inside |= {name for name in graph.modules if name.startswith("kb_engine.index.postgres")}
     core = graph.modules - inside
     assert {
         name: found for name in core if (found := graph.find_modules_directly_imported_by(name) & inside)

@@ -54,7 +54,7 @@ def on_postgres(home: Path, *, in_qdrant: bool = False) -> Iterator[str]:
     with ExitStack() as stack:
         settings: dict[str, Any] = {"store": asyncio.run(new_database()).url}
         if in_qdrant:
-            settings |= {"index": "qdrant", "qdrant": stack.enter_context(qdrant())}
+            settings |= {"index": "qdrant", "parts": (stack.enter_context(qdrant()),)}
         yield stack.enter_context(engine(home, **settings))
 
 

@@ -218,8 +218,8 @@ def _variable(setting: Setting, environ: Mapping[str, str]) -> str | None:
     if not setting.may_be_in_file or not (path := environ.get(name)):
         return value
     try:
-        content = Path(path).expanduser().read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        content = Path(path).expanduser().read_text("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: `~` of an unknown user
         raise SettingsError(f"{name}={path!r}: {error}") from error
     if not content:
         raise SettingsError(f"{name}={path!r}: the file is empty")

@@ -465,6 +465,9 @@ def _timed(durations: Durations) -> Any:
             response = await handler(request)
             status = str(response.status)
             return response
+        except web.HTTPException as error:
+            status = str(error.status)
+            raise
         finally:
             resource = request.match_info.route.resource
             path = "" if resource is None else resource.canonical

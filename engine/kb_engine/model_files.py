@@ -9,18 +9,23 @@ a model changes only on request: by removing its folder. Files put there by hand
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 
 from kb_engine.start_errors import StartError
 
+if TYPE_CHECKING:
+    import httpx
+
 _RECORD = "kb-model.json"
+_LOCK = "kb-model.lock"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _OPTIONAL = ("config.json", "special_tokens_map.json", "sentence_bert_config.json")
 _HUB = "https://huggingface.co"
@@ -74,7 +79,8 @@ class ModelFolder:
         record = self._recorded()
         if record is None and all((self.path / name).is_file() for name in self._needed):
             record = self._record(ModelRecord(repository="", revision="", licence=model.licence))
-        self.record = record if record is not None and record.sha256 else self._download(record, endpoint)
+        is_complete = record is not None and set(self._needed) <= record.sha256.keys()
+        self.record = record if record is not None and is_complete else self._downloaded(endpoint)
 
     def check(self) -> None:
         """Compare the files with their record. Raises ModelUnavailable."""
@@ -106,7 +112,23 @@ class ModelFolder:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
         partial.replace(self.path / _RECORD)
 
+    def _downloaded(self, endpoint: str | None) -> ModelRecord:
+        """Download the model, unless another process does so meanwhile."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / _LOCK).open("w")
+        except OSError as error:
+            raise ModelUnavailable(f"the folder of the model {self._model.name}: {error}") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+            record = self._recorded()
+            if record is not None and set(self._needed) <= record.sha256.keys():
+                return record
+            return self._download(record, endpoint)
+
     def _download(self, begun: ModelRecord | None, endpoint: str | None) -> ModelRecord:
+        import httpx  # late: it imports rich, which commands do without
+
         model = self._model
         revision = begun.revision if begun else model.revision
         try:
@@ -124,7 +146,6 @@ class ModelFolder:
                 members = {"model": model.name, "megabytes": megabytes, "folder": str(self.path)}
                 origin = {name: getattr(record, name) for name in ("licence", "repository", "revision")}
                 logger.info("downloading a model", extra=members | origin)
-                self.path.mkdir(parents=True, exist_ok=True)
                 self._store(record)
                 for name, each in sorted(files.items()):
                     _fetch(hub, f"/{model.repository}/resolve/{info.sha}/{name}", self.path / name, each.size)
@@ -165,6 +186,8 @@ class _Repository(msgspec.Struct):
 
 def _hub(endpoint: str | None) -> httpx.Client:
     """A client of the hub, or of the mirror in `HF_ENDPOINT`, with the access token in `HF_TOKEN`."""
+    import httpx
+
     headers = {"Accept-Encoding": "identity"}
     if token := os.environ.get("HF_TOKEN", ""):
         headers["Authorization"] = f"Bearer {token}"
@@ -174,11 +197,15 @@ def _hub(endpoint: str | None) -> httpx.Client:
 
 def _fetch(hub: httpx.Client, url: str, path: Path, size: int | None) -> None:
     """Download a file, from where an interrupted download of it ended. Raises httpx.HTTPError or OSError."""
+    import httpx
+
     if path.is_file():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     there = partial.stat().st_size if partial.is_file() else 0
+    if there and (size is None or there > size):  # no range of the file begins there
+        there = 0
     if not there or there != size:
         with hub.stream("GET", url, headers={"Range": f"bytes={there}-"} if there else {}) as response:
             response.raise_for_status()

@@ -10,6 +10,7 @@ the HTML reader reads the remaining page as any other.
 from __future__ import annotations
 
 import re
+import resource
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -64,11 +65,12 @@ _NAMES = re.compile(
     r"(?<![a-z])(?:ads?|advert\w*|[a-z]*banner|breadcrumbs?|byline|consent|cookies?|[a-z]*footer|gdpr|masthead|"
     r"[a-z]*menu|nav|[a-z]*navbar|navi|[a-z]*navigation|newsletter|outbrain|pager|pagination|paywall|popup|promo\w*|"
     r"recommend\w*|related\w*|shar(?:e|ing)\w*|[a-z]*sidebar\w*|skip\w*|social\w*|sponsor\w*|subscri\w*|"
-    r"taboola|tags|teasers?|toc|toolbar|topbar|widget)(?![a-z])"
+    r"taboola|tags|teasers?|toc|toolbar|topbar)(?![a-z])"
 )
 _COMMENTS = re.compile(r"(?<![a-z])(?:comments?(?:list|s?container)?|disqus|kommentare?|respond)(?![a-z])")
 _NOTES = re.compile(r"(?:^|[^a-z])(?:admonition|callout|footnote\w*|note|tip|topic|warning)(?![a-z])")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_MEMORY_BYTES = 1 << 30  # address space of the process that reduces a page
 # A word, or a character of a script without spaces between words.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 
@@ -341,10 +343,13 @@ def reduce_file(path: Path) -> Article:
     data = path.read_bytes()
     article = article_of(decode(data, find_encoding(data)))
     if article.left_out:
-        path.write_bytes(article.html.encode("utf-8-sig"))
+        reduced = path.with_name(f"{path.name}.reduced")
+        reduced.write_bytes(article.html.encode("utf-8-sig"))
+        reduced.replace(path)
     return article
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     _, words, left_out = reduce_file(Path(sys.argv[1]))
     sys.stdout.write(f"{words} {left_out}")

@@ -12,6 +12,7 @@ The thresholds were chosen on texts of gettext catalogues; docs/limits.md has th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -45,6 +46,8 @@ _LABELS = {
     "cp932": "shift_jis", "cp949": "euc-kr", "big5hkscs": "big5", "mac_roman": "macintosh",
     "mac_cyrillic": "x-mac-cyrillic",
 }  # fmt: skip
+
+_BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
 
 _CYRILLIC = "абвгдежзиклмнопрстуфхцчш"
 _ALPHABETS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -95,7 +98,13 @@ def label_of(encoding: str) -> str:
 
 def _sample(data: bytes) -> bytes:
     """Return lines with bytes beyond ASCII: the other lines are the same in all encodings."""
-    lines = b"\n".join(line for line in data.split(b"\n") if not line.isascii())
+    found, size, at = [], 0, 0
+    while size <= _SAMPLE_BYTES and (beyond := _BEYOND_ASCII.search(data, at)) is not None:
+        start, end = data.rfind(b"\n", at, beyond.start()) + 1 or at, data.find(b"\n", beyond.start())
+        at = len(data) if end < 0 else end
+        found.append(data[start:at])
+        size += at - start + 1
+    lines = b"\n".join(found)
     if len(lines) <= _SAMPLE_BYTES:
         return lines
     end = max(lines.rfind(b"\n", 0, _SAMPLE_BYTES), lines.rfind(b" ", 0, _SAMPLE_BYTES))

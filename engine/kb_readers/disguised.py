@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 from importlib import import_module
 
@@ -11,18 +12,23 @@ from kb_contracts.api.formats import Format
 from kb_readers.failures import damaged
 from kb_readers.model import Extraction
 from kb_readers.ole import MAGIC
+from kb_readers.text import decode, encoding_by_mark
 
 _HEAD_BYTES = 4096
 _NEWER = {"doc": ("docx", "read_docx"), "xls": ("xlsx", "read_xlsx"), "ppt": ("pptx", "read_pptx")}
 
 
 def read_disguised(data: bytes, fmt: Format) -> Extraction | None:
-    """Return the text of RTF, HTML, XML, a saved page or a newer Office file; None for a compound file.
+    """Return the text of RTF, HTML, XML, a saved page, a newer Office file or a table between tabs.
+
+    Return None for a compound file.
 
     Raises ExtractionFailed as the reader of that format, or "file_corrupt" for other content.
     """
     if data.startswith(MAGIC):
         return None
+    if (marked := encoding_by_mark(data)) is not None:
+        data = codecs.BOM_UTF8 + decode(data, marked).encode()
     head = data[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if head.startswith(b"{\\rtf"):
         module, function = "rtf", "read_rtf"
@@ -34,6 +40,8 @@ def read_disguised(data: bytes, fmt: Format) -> Extraction | None:
         module, function = "html", "read_html"
     elif b"mime-version:" in head:
         module, function = "mhtml", "read_mhtml"
+    elif fmt.name == "xls" and b"\t" in head and b"\0" not in head:
+        module, function = "delimited", "read_delimited"
     else:
         raise damaged(fmt.label, "its content is of another format")
     # Imported late: each of these readers is seldom used here.

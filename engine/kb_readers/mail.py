@@ -40,7 +40,8 @@ _REPORTS = frozenset(
     message/global-disposition-notification message/feedback-report""".split()  # noqa: SIM905 - read as words
 )
 """Blocks of header fields, by which programs report on a message."""
-_NOT_OF_THE_WHOLE = frozenset(["undecodable_text", "file_corrupt"])
+NOT_OF_THE_WHOLE = frozenset(["undecodable_text", "file_corrupt"])
+FORM_NOT_READ = "One of the forms of its text cannot be decoded and was not read."
 """Failures of one form of a text, or of one message within another, beside which the rest is read."""
 
 _TIMES, _MORE = 3, 50
@@ -105,25 +106,35 @@ def body_of(data: bytes) -> str:
         return _Reading(data).text()
 
 
-def pages_in(data: bytes) -> list[str]:
-    """Return the HTML of a page that is saved as a message, and of its frames. Raises ExtractionFailed."""
-    with _of_the_library():
+def pages_in(data: bytes, fmt: Format) -> Iterator[str]:
+    """Yield the HTML of a page saved as a message, and of its frames; "" for one that cannot be decoded.
+
+    Raises:
+        ExtractionFailed: the file is damaged, or its first page cannot be decoded.
+    """
+    with _of_the_library(fmt):
         reading = _Reading(data)
         root = reading.message.get_param("start")
         leaves = [leaf for leaf in reading.message.walk() if leaf.get_content_type() in _PAGES]
         leaves.sort(key=lambda leaf: leaf["Content-ID"] != root)
-        return [reading.decoded(leaf, is_html=True) for leaf in leaves]
+        for number, leaf in enumerate(leaves):
+            try:
+                yield reading.decoded(leaf, is_html=True)
+            except ExtractionFailed as failed:
+                if not number or failed.code not in NOT_OF_THE_WHOLE:
+                    raise
+                yield ""
 
 
 @contextmanager
-def _of_the_library() -> Iterator[None]:
+def _of_the_library(fmt: Format = _FORMAT) -> Iterator[None]:
     """Convert exceptions of the library into ExtractionFailed."""
     try:
         yield
     except RecursionError:
-        raise unsafe(_FORMAT.label, "parts or comments that are too deep") from None
+        raise unsafe(fmt.label, "parts or comments that are too deep") from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:  # malformed headers
-        raise damaged(_FORMAT.label, str(error)) from None
+        raise damaged(fmt.label, str(error)) from None
 
 
 def _parsed(data: bytes) -> EmailMessage:
@@ -182,7 +193,7 @@ class _Reading:
             try:
                 text = self._text(part, "alternative", depth)
             except ExtractionFailed as failed:
-                if failed.code not in _NOT_OF_THE_WHOLE:
+                if failed.code not in NOT_OF_THE_WHOLE:
                     raise
                 failures.append(failed)
                 continue
@@ -193,7 +204,7 @@ class _Reading:
         if failures:
             if not (plain or rich):
                 raise failures[0]
-            self.remarks.append("One of the forms of its text cannot be decoded and was not read.")
+            self.remarks.append(FORM_NOT_READ)
         text, remark = choose(plain, rich)
         self.remarks += filter(None, [remark])
         return text
@@ -210,7 +221,7 @@ class _Reading:
                 message = _within(part)
                 title, head, text = _title(message), _head(message), self._text(message, "", depth)
         except ExtractionFailed as failed:
-            if failed.code not in _NOT_OF_THE_WHOLE:
+            if failed.code not in NOT_OF_THE_WHOLE:
                 raise
             self.unread[unread:] = [_name(part)]
             return ""

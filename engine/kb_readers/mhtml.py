@@ -20,13 +20,20 @@ _FORMAT = FORMATS["mhtml"]
 
 def read_mhtml(data: bytes) -> Extraction:
     """Return the text as one page without a number, with the title of the HTML. Raises ExtractionFailed."""
-    pages = [page for page in pages_in(data) if page.strip()]
-    if not pages:
+    pages = list(pages_in(data, _FORMAT))
+    if not any(page.strip() for page in pages):
         raise damaged(_FORMAT.label, "it has no HTML")
-    first, *frames = (read_html(codecs.BOM_UTF8 + page.encode("utf-8", "replace")) for page in pages)
-    text, remark = first.pages[0].text, None
+    first = _extraction(pages[0])
+    text, remark, left_out = first.pages[0].text, None, list[str]()
     if not text:
-        text = "\n\n".join(frame.pages[0].text for frame in frames)
-    elif frames:
-        remark = f"Frames of the page are not read: {len(frames):,}"
-    return replace(first, pages=[Page(None, text)], mime_type=_FORMAT.mime_type, remark=remark)
+        text = "\n\n".join(_extraction(page).pages[0].text for page in pages[1:] if page.strip())
+    elif len(pages) > 1:
+        left_out = [f"frame {number}" for number in range(1, len(pages))]
+        remark = f"Frames of the page are not read: {len(left_out):,}"
+    return replace(
+        first, pages=[Page(None, text)], mime_type=_FORMAT.mime_type, remark=remark, left_out=left_out
+    )
+
+
+def _extraction(page: str) -> Extraction:
+    return read_html(codecs.BOM_UTF8 + page.encode("utf-8", "replace"))

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import damaged, too_much_text, unsafe
+from kb_readers.failures import ExtractionFailed, damaged, too_much_text, unsafe
 from kb_readers.html import find_encoding, markdown_of
-from kb_readers.mail import choose, extraction_of, head_of
+from kb_readers.mail import FORM_NOT_READ, NOT_OF_THE_WHOLE, choose, extraction_of, head_of
 from kb_readers.markdown import escaped, given_title, one_line
 from kb_readers.model import DEFAULT_LIMITS, Extraction, TextBudget
 from kb_readers.ole import Compound, code_page, reading
@@ -92,25 +92,47 @@ class _Outlook:
         if self._messages <= _MOST_MESSAGES and self._file.holds(*name, _EMBEDDED, _PROPERTIES):
             if len(name) > _DEEPEST:
                 raise unsafe(_FORMAT.label, f"messages more than {_DEEPEST // 2:,} deep")
-            title, head, text = self.message(*name, _EMBEDDED)
+            unread = len(self.unread)
+            try:
+                title, head, text = self.message(*name, _EMBEDDED)
+            except ExtractionFailed as failed:
+                if failed.code not in NOT_OF_THE_WHOLE:
+                    raise
+                self.unread[unread:] = [self._attachment_name(page, *name)]
+                return ""
             return "\n\n".join(filter(None, [f"## {title}" if title else "", head, text]))
-        names = (one_line(self._string(each, page, *name)) for each in _NAMES)
-        self.unread.append(next(filter(None, names), "an attachment without a name"))
+        self.unread.append(self._attachment_name(page, *name))
         return ""
+
+    def _attachment_name(self, page: str, *name: str) -> str:
+        names = (one_line(self._string(each, page, *name)) for each in _NAMES)
+        return next(filter(None, names), "an attachment without a name")
 
     def _body(self, page: str, html_page: str | None, *within: str) -> str:
         lines = self._string(_BODY, page, *within).strip().splitlines()
         plain = "\n".join(map(escaped, lines))
-        html = self._string(_HTML, page, *within)
-        if data := self._stream(_HTML, _BINARY, *within):
-            html = data.decode(html_page or find_encoding(data), "replace")
-        rich = markdown_of(html.replace("\0", "")).strip()
-        if not rich and (data := self._stream(_RTF, _BINARY, *within)):
-            rich = text_of_rtf(_decompressed(data)).strip()
+        try:
+            rich = self._rich_body(page, html_page, *within)
+        except (ExtractionFailed, struct.error) as failed:
+            if isinstance(failed, ExtractionFailed) and failed.code not in NOT_OF_THE_WHOLE:
+                raise
+            if not plain:
+                raise
+            rich = ""
+            self.remarks.append(FORM_NOT_READ)
         text, remark = choose(plain, rich)
         self.remarks += filter(None, [remark])
         self._budget.spend(text)
         return text
+
+    def _rich_body(self, page: str, html_page: str | None, *within: str) -> str:
+        html = self._string(_HTML, page, *within)
+        if data := self._stream(_HTML, _BINARY, *within):
+            html = data.decode(html_page or find_encoding(data), "replace")
+        if rich := markdown_of(html.replace("\0", "")).strip():
+            return rich
+        data = self._stream(_RTF, _BINARY, *within)
+        return text_of_rtf(_decompressed(data)).strip() if data else ""
 
     def _string(self, number: str, page: str, *within: str) -> str:
         if data := self._stream(number, _WIDE, *within):

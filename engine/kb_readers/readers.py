@@ -125,7 +125,9 @@ async def read_file(
             raise
         # Not in the child: one of the detectors needs a temporary file.
         source.seek(0)
-        data = await asyncio.to_thread(source.read, limits.text_bytes)
+        data = await asyncio.to_thread(source.read, limits.text_bytes + 1)
+        if len(data) > limits.text_bytes:
+            raise
         data, detected = await asyncio.to_thread(in_known_encoding, data, fmt)
         if detected is None:
             raise

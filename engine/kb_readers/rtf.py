@@ -151,6 +151,7 @@ class _Reading:
         self._html: list[str] | None = None
         self._fonts: dict[int, _Font] = {}
         self._font = _Font()
+        self._default_font = -1
         self._styles: dict[int, _Style] = {}
         self._style = self._styles[0] = _Style()
         self._codec = "cp1252"
@@ -269,6 +270,8 @@ class _Reading:
         ended, before = self._group, self._stack.pop()
         if ended.name in _STORIES and ended.story is not before.story:
             self._end_story(ended, before)
+        if ended.takes == "fonts" != before.takes:
+            self._use_font(before, self._default_font)
         self._group = before
 
     def _end_story(self, ended: _Group, before: _Group) -> None:
@@ -377,22 +380,27 @@ class _Reading:
         elif word == "outlinelevel":
             self._style.outline = number + 1
 
+    def _use_font(self, group: _Group, number: int) -> None:
+        font = self._fonts.get(number, _Font())
+        group.codec, group.font = font.codec or self._codec, font.name.strip().rstrip(";")
+
     def _take_property(self, word: str, number: int | None) -> None:
         group = self._group
         if word == "ansicpg":
             self._codec = group.codec = codec_named(f"cp{number}") or self._codec
         elif word in _SETS:
             self._codec = group.codec = _SETS[word]
+        elif word == "deff":
+            self._default_font = number or 0
         elif word == "f":
-            font = self._fonts.get(number or 0, _Font())
-            group.codec, group.font = font.codec or self._codec, font.name.strip().rstrip(";")
+            self._use_font(group, number or 0)
         elif word == "uc":
             group.fallback = max(0, number or 0)
         elif word == "pard":
             group.style, group.outline, group.depth, group.in_table = 0, None, 0, False
         elif word == "plain":
             group.raised = group.is_deleted = False
-            group.codec, group.font = self._codec, ""
+            self._use_font(group, self._default_font)
         elif word == "s":
             group.style = number or 0
         elif word == "outlinelevel":

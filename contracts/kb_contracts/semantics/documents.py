@@ -217,6 +217,6 @@ def fidelity_in_words(fidelity: Fidelity) -> list[str]:
         *([f"encoding detected: {fidelity.encoding}"] if fidelity.encoding else []),
         *([f"columns detected: {fidelity.columns}"] if fidelity.columns else []),
         *(f"pages {name}: {len(numbers):,}" for name, numbers in pages.items() if numbers),
-        *([f"confidence of OCR: {fidelity.ocr_confidence:.0%}"] if fidelity.ocr_confidence else []),
+        *([] if (share := fidelity.ocr_confidence) is None else [f"confidence of OCR: {share:.0%}"]),
         *([f"left out: {', '.join(fidelity.left_out)}"] if fidelity.left_out else []),
     ]

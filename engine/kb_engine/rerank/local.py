@@ -72,7 +72,12 @@ class LocalReranker:
         deadline = self._clock() + self._timeout
         work = partial(self._read, self._loaded.result(), query, texts, waiting, found, deadline)
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(self._threads, work) for _ in range(_THREADS)))
+        try:
+            await asyncio.gather(*(loop.run_in_executor(self._threads, work) for _ in range(_THREADS)))
+        except Exception as error:  # the boundary: the model's runtime has exceptions of its own
+            waiting.clear()
+            logger.exception("the reranker failed")
+            raise RerankFailed("The reranker failed; the log has the reason.") from error
         if len(waiting) == len(texts) > 0:
             raise RerankFailed(f"The reranker did not read a passage within {self._timeout:g} s.")
         return found

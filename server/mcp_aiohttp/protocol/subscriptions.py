@@ -259,6 +259,8 @@ class Subscriptions:
 
     async def _report(self, watcher: _Watcher, versions: _Versions) -> None:
         """Report changes to a watcher; drop it if its caller has lost access."""
+        if not watcher.versions:
+            return
         try:
             view = await self._view_of(watcher.caller)
         except (Refusal, MCPError) as refused:

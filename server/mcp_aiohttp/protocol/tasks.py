@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -245,13 +245,13 @@ class ServedTasks:
         seconds = _FOLLOW_SECONDS if token is None else _REPORT_SECONDS
         reported, status, message = _Reported(), "working", ""
         with _following():
-            async for _now, task in self._looks(context, task_id, seconds):
+            async for task, formed in self._looks(context, task_id, seconds, _formed_as_2025):
                 changed = (task.status, task.message) != (status, message)
                 if token is not None and (progress := reported.next(task)) is not None:
                     await context.session.send_progress_notification(token, progress, 1.0, task.message)
                 status, message = task.status, task.message
                 if changed:
-                    params = types.TaskStatusNotificationParams.model_validate(_of_2025(task))
+                    params = types.TaskStatusNotificationParams.model_validate(formed)
                     notification = _StatusNotification(params=params)
                     # The SDK has this notification, and its union of notifications lacks it.
                     await context.session.send_notification(cast("types.ServerNotification", notification))
@@ -287,15 +287,19 @@ class ServedTasks:
     async def _report_changes(self, context: Context, task_id: str, report: ReportTask) -> None:
         before: TaskState | None = None
         with _following():
-            async for now, task in self._looks(context, task_id, _FOLLOW_SECONDS):
+            async for task, detailed in self._looks(context, task_id, _FOLLOW_SECONDS, self._detailed):
                 if before is None or (task.status, task.message) != (before.status, before.message):
-                    report(task_id, await self._detailed(now, task))
+                    report(task_id, detailed)
                 before = task
 
     async def _looks(
-        self, context: Context, task_id: str, seconds: float
-    ) -> AsyncIterator[tuple[Context, TaskState]]:
-        """Yield the task every `seconds` and at its end, with the context of the caller as it is then.
+        self,
+        context: Context,
+        task_id: str,
+        seconds: float,
+        form: Callable[[Context, TaskState], Awaitable[dict[str, Any]]],
+    ) -> AsyncIterator[tuple[TaskState, dict[str, Any]]]:
+        """Yield the task every `seconds` and at its end, and its `form` for the caller as it is then.
 
         Raises:
             MCPError, Refusal: the task is gone, or its caller has lost access.
@@ -305,12 +309,13 @@ class ServedTasks:
             try:
                 now = replace(context, request=caller if caller.recheck is None else await caller.recheck())
                 task = await self._source.state(now, task_id, seconds)
+                formed = await form(now, task)
             except (MCPError, Refusal) as refused:
                 if not _is_temporary(refused):
                     raise
                 await asyncio.sleep(_FOLLOW_SECONDS)
                 continue
-            yield now, task
+            yield task, formed
             if task.has_ended:
                 return
 
@@ -415,6 +420,10 @@ def _task(task: TaskState) -> dict[str, Any]:
 
 def _of_2025(task: TaskState) -> dict[str, Any]:
     return {**_task(task), "ttl": None, "pollInterval": POLL_MS}
+
+
+async def _formed_as_2025(_context: Context, task: TaskState) -> dict[str, Any]:
+    return _of_2025(task)
 
 
 def _modern(task: TaskState) -> dict[str, Any]:

@@ -303,21 +303,22 @@ class Allowed:
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, kind: str) -> None:
     source, target = tmp_path / "source/kb.db", asyncio.run(_places(tmp_path, kind))
-    asyncio.run(_filled(source, 600))
+    notes = 2_000
+    asyncio.run(_filled(source, notes))
     command = [sys.executable, "-P", "-m", "kb_cli.main", "migrate", store_of(source), store_of(target)]
     for _ in range(3):
         before = count(target)
         with subprocess.Popen(command, env=clean_environment(KB_HOME=str(tmp_path / "home"))) as process:
             eventually(partial(_is_further, process, target, before))
             os.kill(process.pid, signal.SIGKILL)
-    assert 0 < count(target) < 600
+    assert 0 < count(target) < notes
     settings = settings_of(tmp_path, source, target)
     with pytest.raises(BaseUnfinished):
         asyncio.run(create_app(an_engine_of(settings[1])))
     made = asyncio.run(migrate(*settings, lambda *_: None))
-    assert made.documents == 600
-    assert made.copied < 600
-    asyncio.run(_expect_whole(target, 600))
+    assert made.documents == notes
+    assert made.copied < notes
+    asyncio.run(_expect_whole(target, notes))
 
 
 async def _expect_whole(target: Place, documents: int) -> None:

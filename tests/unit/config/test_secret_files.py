@@ -12,7 +12,7 @@ from kb_server.settings import ServerSettings
 
 
 def test_a_secret_is_read_from_the_file_that_the_variable_names(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("s3cret-key\n")
+    (tmp_path / "key").write_bytes(b"\xef\xbb\xbfs3cret-key\n")
     (tmp_path / "store").write_text("sqlite:/srv/kb.sqlite")
     environment = {"KB_API_KEY_FILE": str(tmp_path / "key"), "KB_STORE_FILE": str(tmp_path / "store")}
     settings = EngineSettings.read(environment)
@@ -48,6 +48,11 @@ def test_a_file_that_gives_no_secret_is_refused(
         ServerSettings.read(environment)
     assert "KB_API_KEY_FILE" in str(refused.value)
     assert "two" not in str(refused.value)
+
+
+def test_a_path_of_an_unknown_user_is_refused_with_the_variable() -> None:
+    with pytest.raises(SettingsError, match="KB_API_KEY_FILE"):
+        ServerSettings.read({"KB_API_KEY_FILE": "~no-such-user/key"})
 
 
 @pytest.mark.parametrize("kind", [ServerSettings, EngineSettings])

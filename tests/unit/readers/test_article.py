@@ -67,3 +67,8 @@ def test_deep_nesting_takes_time_in_proportion() -> None:
     depth = 50_000
     article = article_of("<div>" * depth + f"<p>{PROSE}</p>" + "</div>" * depth)
     assert article.words == len(PROSE.split())
+
+
+def test_the_blocks_of_a_page_builder_are_kept() -> None:
+    block = f'<div class="elementor-widget elementor-widget-text-editor"><p>{PROSE}</p></div>'
+    assert article_of(page(f"<h1>Stones</h1>{block * 3}")).left_out == 0

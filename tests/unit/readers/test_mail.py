@@ -437,3 +437,9 @@ def test_a_saved_page_of_frames_alone_is_their_text() -> None:
     ]
     assert only_text(read_mhtml, saved(*parts)) == "hard\n\nsoft"
     assert refusal(read_mhtml, saved(PICTURE)).code == "file_corrupt"
+
+
+def test_a_frame_that_cannot_be_decoded_does_not_fail_the_page() -> None:
+    frame = b"Content-Type: text/html\nContent-Transfer-Encoding: 8bit\n\n<p>ad \xff\xfe</p>\n"
+    found = read_mhtml(saved(PAGE % (b"root", b"Stones", b"hard"), frame))
+    assert (found.pages[0].text, found.left_out) == ("hard", ["frame 1"])

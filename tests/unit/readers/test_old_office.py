@@ -116,6 +116,17 @@ def test_the_body_of_a_msg_may_be_compressed_rtf() -> None:
     )
 
 
+@pytest.mark.parametrize("rtf", [b"abc", struct.pack("<4I", 20, 8, 1, 0) + bytes(8)])
+def test_a_msg_keeps_its_plain_text_where_the_other_form_cannot_be_read(rtf: bytes) -> None:
+    found = read_msg(msg({"0037001F": wide("S"), "1000001F": wide("feldspar"), "10090102": rtf}))
+    assert found.pages[0].text.endswith("feldspar")
+    assert "was not read" in (found.remark or "")
+
+
+def test_a_table_between_tabs_under_the_name_of_an_xls_is_read() -> None:
+    assert "| 1 | 2 |" in only_text(read_xls, b"a\tb\n1\t2\n")
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -123,6 +134,7 @@ def test_the_body_of_a_msg_may_be_compressed_rtf() -> None:
         (b"\xef\xbb\xbf<html><p>feldspar", "feldspar"),
         (b"<?xml version='1.0'?><a>feldspar</a>", "feldspar"),
         (docx_of([("", "feldspar")]), "feldspar"),
+        ("<html><p>feldspar".encode("utf-16"), "feldspar"),
         (b"Date: x\nMIME-Version: 1.0\nContent-Type: text/html\n\n<p>feldspar", "feldspar"),
     ],
 )

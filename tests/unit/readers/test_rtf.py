@@ -64,3 +64,9 @@ def test_lost_characters_and_a_missing_end_are_in_the_remark() -> None:
 )
 def test_a_hostile_file_is_refused(data: bytes, code: str) -> None:
     assert refusal(read_rtf, data).code == code
+
+
+@pytest.mark.parametrize("begin", [rb"\pard\plain ", rb"\pard "])
+def test_text_without_a_font_has_the_character_set_of_the_default_font(begin: bytes) -> None:
+    table = rb"{\rtf1\ansi\ansicpg1252\deff0{\fonttbl{\f0\fcharset204 Arial;}}"
+    assert only_text(read_rtf, table + begin + rb"\'ea\'e0}") == "ка"

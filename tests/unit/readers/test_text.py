@@ -161,6 +161,14 @@ async def test_an_uncertain_encoding_is_refused(tmp_path: Path, data: bytes) -> 
     assert failed.value.code == "undecodable_text"
 
 
+async def test_a_file_beyond_the_limit_is_refused_and_not_cut(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(f"<p>{RUSSIAN}</p>".encode("cp1251") * 4)
+    with pytest.raises(ExtractionFailed) as failed:
+        await read_path(path, FORMATS["html"], Limits(text_bytes=path.stat().st_size - 1))
+    assert failed.value.code == "undecodable_text"
+
+
 async def test_text_at_the_limit_is_taken_and_a_byte_more_is_not(tmp_path: Path) -> None:
     limits = Limits(text_bytes=1000)
     assert len(await read(tmp_path, b"x" * 1000, limits)) == 1000

@@ -7,20 +7,18 @@ figures of the base. Calls within the process (`kb up --single`) are not request
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from aiohttp import hdrs, web
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
+    Gauge,
     Histogram,
     Info,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
@@ -32,8 +30,6 @@ METRICS_PATH = "/metrics"
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the durations of requests, in seconds, inclusive."""
 
-_JOB_STATES = ("queued", "running", "completed", "failed", "cancelled")
-
 
 class EngineMetrics:
     """The metrics of one engine, from its requests and from the `state` of its base."""
@@ -41,10 +37,7 @@ class EngineMetrics:
     def __init__(self, state: StateApi) -> None:
         self._state = state
         self._registry = CollectorRegistry()
-        self._base = _BaseFigures()
-        self._registry.register(self._base)
         ProcessCollector(registry=self._registry)
-        self._build = Info("kb_engine_build", "Version and model of the engine.", registry=self._registry)
         self.durations = Histogram(
             "kb_engine_request_duration_seconds",
             "Duration of requests.",
@@ -62,32 +55,19 @@ class EngineMetrics:
         if access.reach is not None or "administer" not in access.rights:
             raise EngineError("forbidden", "Metrics need a key that may administer, in all collections.")
         status, oldest = await self._state.whole(), await self._state.oldest_queued()
-        self._build.info({"version": status.version, "model": status.model.name})
-        self._base.figures = list(_figures(status, oldest))
-        body = generate_latest(self._registry)
+        body = generate_latest(self._registry) + generate_latest(_of_the_base(status, oldest))
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
 
-class _BaseFigures(Collector):
-    """The figures of the base that were read last."""
-
-    def __init__(self) -> None:
-        self.figures: list[Metric] = []
-
-    def collect(self) -> Iterable[Metric]:
-        """Return them."""
-        return self.figures
-
-
-def _figures(status: m.Status, oldest: str | None) -> Iterator[Metric]:
-    jobs = GaugeMetricFamily("kb_engine_jobs", "Jobs by state.", labels=("state",))
-    for state in _JOB_STATES:
-        jobs.add_metric((state,), getattr(status.queue, state))
-    yield jobs
-    age = 0.0 if oldest is None else max(0.0, (datetime.now(UTC) - parse(oldest)).total_seconds())
-    storage = status.storage
-    for name, words, value in (
-        ("oldest_queued_job_age_seconds", "Age of the oldest queued job; 0 without one.", age),
+def _of_the_base(status: m.Status, oldest: str | None) -> CollectorRegistry:
+    """Return the figures of a status; the age of the oldest queued job is left out if it is unknown."""
+    registry, storage = CollectorRegistry(), status.storage
+    build = Info("kb_engine_build", "Version and model of the engine.", registry=registry)
+    build.info({"version": status.version, "model": status.model.name})
+    jobs = Gauge("kb_engine_jobs", "Jobs by state.", ("state",), registry=registry)
+    for state in status.queue.__struct_fields__:
+        jobs.labels(state).set(getattr(status.queue, state))
+    figures: list[tuple[str, str, float]] = [
         ("documents", "Documents in the base.", status.documents.total),
         ("passages", "Passages in the base.", status.chunks),
         ("base_bytes", "Size of the base on disk, its index included.", storage.bytes),
@@ -95,5 +75,11 @@ def _figures(status: m.Status, oldest: str | None) -> Iterator[Metric]:
         ("failed_upload_bytes", "Size of the kept input of failed jobs.", storage.failed_bytes),
         ("storage_accessible", "1 if the base could be read.", storage.accessible),
         ("issues", "Issues that the status names.", len(status.issues)),
-    ):
-        yield GaugeMetricFamily(f"kb_engine_{name}", words, value=float(value))
+    ]
+    if storage.accessible:
+        age = 0.0 if oldest is None else max(0.0, (datetime.now(UTC) - parse(oldest)).total_seconds())
+        words = "Age of the oldest queued job; 0 without one."
+        figures.append(("oldest_queued_job_age_seconds", words, age))
+    for name, words, value in figures:
+        Gauge(f"kb_engine_{name}", words, registry=registry).set(value)
+    return registry

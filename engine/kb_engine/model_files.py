@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
@@ -79,8 +79,7 @@ class ModelFolder:
         record = self._recorded()
         if record is None and all((self.path / name).is_file() for name in self._needed):
             record = self._record(ModelRecord(repository="", revision="", licence=model.licence))
-        is_complete = record is not None and set(self._needed) <= record.sha256.keys()
-        self.record = record if record is not None and is_complete else self._downloaded(endpoint)
+        self.record = record if self._is_complete(record) else self._downloaded(endpoint)
 
     def check(self) -> None:
         """Compare the files with their record. Raises ModelUnavailable."""
@@ -122,15 +121,16 @@ class ModelFolder:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
             record = self._recorded()
-            if record is not None and set(self._needed) <= record.sha256.keys():
-                return record
-            return self._download(record, endpoint)
+            return record if self._is_complete(record) else self._download(record, endpoint)
+
+    def _is_complete(self, record: ModelRecord | None) -> TypeGuard[ModelRecord]:
+        return record is not None and set(self._needed) <= record.sha256.keys()
 
     def _download(self, begun: ModelRecord | None, endpoint: str | None) -> ModelRecord:
         import httpx  # late: it imports rich, which commands do without
 
         model = self._model
-        revision = begun.revision if begun else model.revision
+        revision = (begun.revision if begun else "") or model.revision  # files put there by hand have none
         try:
             with _hub(endpoint) as hub:
                 answer = hub.get(

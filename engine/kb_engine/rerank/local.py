@@ -74,6 +74,9 @@ class LocalReranker:
         loop = asyncio.get_running_loop()
         try:
             await asyncio.gather(*(loop.run_in_executor(self._threads, work) for _ in range(_THREADS)))
+        except asyncio.CancelledError:
+            waiting.clear()  # the threads read no further
+            raise
         except Exception as error:  # the boundary: the model's runtime has exceptions of its own
             waiting.clear()
             logger.exception("the reranker failed")

@@ -353,7 +353,7 @@ class _Stream(_Watcher):
         await context.session.send_notification(
             types.SubscriptionsAcknowledgedNotification(params=acknowledged), context.request_id
         )
-        while not self.is_closed:
+        while self.due or not self.is_closed:
             await self.changed.wait()
             self.changed.clear()
             while self.due:

@@ -425,7 +425,7 @@ def _error_middleware(api_key: str, host: str | None, access_of: AccessOf | None
             check_origin(request.headers, host)
 
     @web.middleware
-    async def rim(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
+    async def answer_errors(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
         try:
             try:
                 admit(request)
@@ -452,7 +452,7 @@ def _error_middleware(api_key: str, host: str | None, access_of: AccessOf | None
         except Exception as error:  # noqa: BLE001 - every exception of a handler becomes a response
             return failure_response(error, request.method, request.path)
 
-    return rim
+    return answer_errors
 
 
 def _timed(durations: Durations) -> Any:

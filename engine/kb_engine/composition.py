@@ -76,10 +76,10 @@ async def open_store(
     store: Store
     spool: Spool
     bounds = Bounds(
-        settings.max_queued_jobs,
-        settings.keep_versions,
-        settings.keep_versions_days,
-        settings.keep_originals,
+        queued=settings.max_queued_jobs,
+        versions=settings.keep_versions,
+        version_days=settings.keep_versions_days,
+        originals=settings.keep_originals,
     )
     if (address := settings.address) is None:
         store = await open_sqlite(

@@ -38,9 +38,10 @@ from tests.protocol.conftest import Served, serving
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, call, modern, modern_headers, request
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 from tests.support.tokens import BAD, Bad, Issuer
+from tests.support.tool_table import TOOLS
 
 NAMES = ("kb", "kb-extra", "chatgpt", "knowledge", "ragler")
-READERS = {"kb_search", "kb_get", "kb_status", "kb_jobs"}
+READERS = {tool for tool, row in TOOLS["kb"].items() if row.right == "read"}
 
 
 @dataclass

@@ -113,7 +113,7 @@ def test_a_fault_is_located_after_unrelated_lines_have_changed() -> None:
     assert site.fault.line == fault.line + 4
 
 
-@pytest.mark.parametrize("folders", PARTS, ids="".join)
+@pytest.mark.parametrize("folders", PARTS, ids=" ".join)
 def test_each_seeded_fault_is_in_the_source(folders: tuple[str, ...]) -> None:
     faults = [
         fault

@@ -58,7 +58,7 @@ class Filled:
 
 
 def fill(home: Path) -> Filled:
-    """Make a base with versions, tags, a trash, feedback, kept files, a described collection and a failed job."""
+    """Make a base with versions, tags, a trash, feedback, files, a collection and a failed job."""
     history = History(f"base {SEED}")
     with engines.engine(home, api_key="") as url, httpx.Client(base_url=url, timeout=ANSWER_SECONDS) as http:
         for _ in range(90):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from kb_config.parts import imported
 from kb_config.rendezvous import Rendezvous
 from kb_config.settings import SettingsError
+from kb_config.shared import addresses
 from kb_contracts.access.keys import KeyRing, KeysDamaged
 from kb_contracts.access.local import local_token
 from kb_server.access.grants import Meter
@@ -273,11 +274,20 @@ def ragler_key(settings: ServerSettings) -> str:
 
 def _check(url_variable: str, url: str, key_variable: str, key: str) -> None:
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        parts = [urlsplit(each) for each in addresses(url)]
+        usable = all(
+            each.scheme in ("http", "https")
+            and each.hostname
+            and each.port != 0
+            and each.path == parts[0].path
+            for each in parts
+        )
     except ValueError:
         usable = False
     if not usable:
-        raise SettingsError(f"{url_variable}: takes a base URL, such as http://engine:8000")
+        raise SettingsError(
+            f"{url_variable}: takes a base URL, such as http://engine:8000, or several of the same path, "
+            "separated by commas"
+        )
     if not (key.isascii() and key.isprintable()):
         raise SettingsError(f"{key_variable}: takes printable ASCII characters only")

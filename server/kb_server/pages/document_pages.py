@@ -25,6 +25,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
     NoteQuery,
 )
+from kb_contracts.semantics.search import with_header
 from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
 from kb_server.collection_tags import tag_of, tags_for_search
@@ -67,7 +68,7 @@ async def search(visit: Visit) -> web.Response:
         given=visit.query,
         collections=collections,
         answer=answer,
-        passages=[(result, marked(result.chunk.text, query)) for result in answer.results],
+        passages=[(result, marked(with_header(result.chunk), query)) for result in answer.results],
         around={"previous": "", "following": following},
     )
 
@@ -216,9 +217,10 @@ async def collections(visit: Visit) -> web.Response:
 
 
 def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:
-    """Return the passages, each without its overlap with the one before."""
+    """Return the passages as shown, each without its overlap with the one before."""
     passages, place = [], 0
     for chunk in chunks:
-        passages.append((chunk, chunk.text[max(0, place - chunk.start) :]))
+        text = chunk.text[max(0, place - chunk.start) :]
+        passages.append((chunk, with_header(msgspec.structs.replace(chunk, text=text))))
         place = max(place, chunk.end)
     return passages

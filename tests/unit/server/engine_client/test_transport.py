@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -439,11 +440,14 @@ class TestSeveralAddresses:
             pauses.append(seconds)
             await is_due.acquire()
 
+        def heads(count: int) -> bool:
+            return len(away.heads) == count
+
         async with peer(recovers) as away, peer(ok) as other, addresses_of(away, other, sleep=sleep) as both:
             await both.exchange(request())
             for number in range(3):
                 is_due.release()
-                await eventually_async(lambda n=number: len(away.heads) == n + 2, what="a health check")
+                await eventually_async(partial(heads, number + 2), what="a health check")
             assert pauses == [0.2, 0.4, 0.8]
             assert away.heads[-1].startswith(b"GET /readyz HTTP/1.1\r\n")
             await eventually_async(lambda: both._all[0].checking is None, what="the address is ready")

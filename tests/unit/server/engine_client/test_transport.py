@@ -41,6 +41,9 @@ class Peer:
     open: set[Writer] = field(default_factory=set)
     heads: list[bytes] = field(default_factory=list)
 
+    def has_heads(self, count: int) -> bool:
+        return len(self.heads) == count
+
     async def serve(self, reader: Reader, writer: Writer) -> None:
         self.connections += 1
         self.open.add(writer)
@@ -440,14 +443,11 @@ class TestSeveralAddresses:
             pauses.append(seconds)
             await is_due.acquire()
 
-        def heads(count: int) -> bool:
-            return len(away.heads) == count
-
         async with peer(recovers) as away, peer(ok) as other, addresses_of(away, other, sleep=sleep) as both:
             await both.exchange(request())
-            for number in range(3):
+            for asked in (2, 3, 4):
                 is_due.release()
-                await eventually_async(partial(heads, number + 2), what="a health check")
+                await eventually_async(partial(away.has_heads, asked), what="a health check")
             assert pauses == [0.2, 0.4, 0.8]
             assert away.heads[-1].startswith(b"GET /readyz HTTP/1.1\r\n")
             await eventually_async(lambda: both._all[0].checking is None, what="the address is ready")

@@ -38,6 +38,7 @@ from kb_cli.commands import (
 from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, did_you_mean, printable_line
 from kb_cli.parts import parts
 from kb_config.installing import install_command
+from kb_config.parts import imported
 from kb_config.settings import SettingsError
 from kb_contracts.api import models as m
 
@@ -424,11 +425,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        module, _, function = options.run.partition(":")
-        status = (
-            getattr(import_module(module), function)(options, Output(as_json=getattr(options, "json", False)))
-            or Exit.OK
-        )
+        run = imported(options.run)
+        status = run(options, Output(as_json=getattr(options, "json", False))) or Exit.OK
         sys.stdout.flush()
     except CliError as error:
         return _fail(options, error.message, error.status)

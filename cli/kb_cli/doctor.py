@@ -15,7 +15,6 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, TypeAlias
 
@@ -29,6 +28,7 @@ from kb_cli.output import CliError, Exit, Output, counted
 from kb_cli.parts import parts
 from kb_cli.state import sandbox_line
 from kb_config.installing import install_command
+from kb_config.parts import imported
 from kb_config.settings import SettingsError
 from kb_contracts.access.key_file import KeyFile
 from kb_contracts.access.keys import KeysDamaged
@@ -218,8 +218,7 @@ def _part_checks() -> Iterator[Check]:
     """Yield the checks of the optional parts."""
     for part in parts():
         if part.check:
-            module, _, function = part.check.partition(":")
-            yield getattr(import_module(module), function)
+            yield imported(part.check)
 
 
 _CHECKS: tuple[Check, ...] = (

@@ -38,6 +38,7 @@ from kb_contracts.api.operations import (
 )
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
+from kb_contracts.semantics.search import with_header
 from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import CONVENTIONAL, split_tags, tag_of, tags_for_search, tags_for_submission
 from kb_server.tool import ToolError
@@ -183,7 +184,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
                 shares = msgspec.structs.asdict(ranking.weights).items()
                 parts = (f"{name} {getattr(ranking, name):.3f} × {share:g}" for name, share in shares)
                 out.text(f"   {', '.join(parts)}", style="dim")
-        text = chunk.text
+        text = with_header(chunk)
         if not options.full and len(text) > _SHORT_CHARS:
             text = text[:_SHORT_CHARS].rstrip() + " … (--full shows all)"
         lines = [line for line in text.strip().splitlines() if options.full or line.strip()]
@@ -249,7 +250,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
         ]
     )
     for chunk in document.chunks:
-        out.text("\n" + chunk.text)
+        out.text("\n" + with_header(chunk))
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
         out.note(f"{end} of {counted(document.chunk_count, 'chunk')}; continue with --offset {end}")

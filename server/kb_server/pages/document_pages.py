@@ -233,7 +233,7 @@ async def collections(visit: Visit) -> web.Response:
 
 
 def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:
-    """Return the passages, each without its overlap with the one before."""
+    """Return the passages as shown, each without its overlap with the one before."""
     passages, place = [], 0
     for chunk in chunks:
         passages.append((chunk, chunk.text[max(0, place - chunk.start) :]))

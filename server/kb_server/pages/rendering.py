@@ -53,6 +53,7 @@ _LANGUAGES = frozenset(
 """Languages whose lexers take at most 0.5 s for `_CODE_CHARS` of any repeated text; C# takes 3 s."""
 _TAG = re.compile(r"(<[^>]*>)")
 _WITHIN_A_LINE = re.compile(r"</?(?:a|code|em|s|span|strong)\b[^>]*>")
+_CELL = re.compile(r"(?<!\\)\|")
 _FENCE = re.compile(r"\A`{3,}\w*\n|\n`{3,}\s*\Z")
 """The lines that a reader puts around source code."""
 _WEB = ("http://", "https://", "mailto:")
@@ -117,8 +118,11 @@ def document_html(
 
     `passages` are chunks with their texts, each without its overlap with the one before.
     """
-    size = sum(len(text) for _, text in passages)
-    if not _is_markdown(document.doc_type, size):
+    is_markdown = _is_markdown(document.doc_type, sum(len(text) for _, text in passages))
+    if passages:  # the rows of later ones follow theirs
+        (first, text), *later = passages
+        passages = [(first, _below_header(first, text, is_markdown)), *later]
+    if not is_markdown:
         language = _language(find_lexer_class_for_filename, document.filename)
         plain, code_left = [], _ALL_CODE_CHARS
         for chunk, text in passages:
@@ -153,10 +157,11 @@ def excerpts(query: str, results: Sequence[m.SearchResult]) -> list[Excerpt]:
 def _excerpt(mark: Callable[[str], list[Mark]], result: m.SearchResult) -> Excerpt:
     chunk, document = result.chunk, result.document
     if not _is_markdown(document.doc_type, len(chunk.text)):
-        plain = _FENCE.sub("", chunk.text)
+        plain = _below_header(chunk, _FENCE.sub("", chunk.text), is_markdown=False)
         html = _plain(plain, _language(find_lexer_class_for_filename, document.filename), mark)
     else:
-        source, names = _with_columns(chunk), (chunk.heading or "").split(" > ")
+        source = _below_header(chunk, chunk.text, is_markdown=True)
+        names = (chunk.heading or "").split(" > ")
         markdown = _markdown(document.doc_type)
         env: dict[str, Any] = {}
         tokens = _without_first_heading(markdown.parse(source, env), {document.title, names[-1]})
@@ -255,15 +260,13 @@ def _prepare(tokens: list[Token], contents: list[Contents], top: int = 1) -> Non
                 contents.append(Contents(level, following.content, f"h{len(contents)}"))
 
 
-def _with_columns(chunk: m.Chunk) -> str:
-    """Return a passage, with a header row if it begins within a table."""
-    first, _, rest = chunk.text.partition("\n")
-    if not first.startswith("|") or rest.startswith(("|-", "| -")):
-        return chunk.text
-    count = max(1, first.strip().strip("|").count("|") + 1)
-    names = (chunk.heading or "").rpartition(" > ")[2].split(" | ")[:count]
-    header = [*names, *[""] * (count - len(names))]
-    return f"| {' | '.join(header)} |\n{'|-' * count}|\n{chunk.text}"
+def _below_header(chunk: m.Chunk, text: str, is_markdown: bool) -> str:
+    """Return the text of a passage below the header row of its table, if it begins within one."""
+    header = chunk.table_header
+    if not header:
+        return text
+    rule = "|-" * len(_CELL.split(header.strip("| "))) + "|\n" if is_markdown and text.startswith("|") else ""
+    return f"{header}\n{rule}{text}"
 
 
 @cache

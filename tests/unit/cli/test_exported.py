@@ -74,6 +74,29 @@ def test_files_that_are_kept_are_written_beside_and_come_back(
 
 
 @pytest.mark.process
+def test_a_passage_within_a_table_is_shown_below_its_header_row_and_comes_back(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"{number},quarry {number},{7 * number} t\n" for number in range(200))
+    (tmp_path / "fees.csv").write_text(f"No,Name,Load\n{rows}")
+    found = []
+    for home in ("one", "two"):
+        with running(tmp_path / home, monkeypatch):
+            if home == "one":
+                kb("add", str(tmp_path / "fees.csv"))
+                exported(kb, tmp_path / "out")
+            passages = kb.json("get", "1")["chunks"]
+            found.append([(each["heading"], each.get("table_header"), each["text"]) for each in passages])
+            assert "\n   | No | Name | Load |\n   | " in kb("search", "quarry 150", "--fts-only", "--full")[1]
+            (best, *_) = kb.json("search", '"name load" 150')["results"]
+            assert "without_phrase" not in best
+        if home == "one":
+            import_(kb, tmp_path / "out", tmp_path / "two")
+    assert found[0] == found[1]
+    assert [each[:2] for each in found[0]] == [(None, None), *[(None, "| No | Name | Load |")] * 5]
+
+
+@pytest.mark.process
 def test_they_come_back_in_postgresql_too(
     kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from kb_cli.archives import Archives
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exclusion import exclusion
-from kb_cli.output import CliError, Exit, Output, printable_line
+from kb_cli.output import CliError, Exit, Output, counted, printable_line
 from kb_cli.properties import ENDS, NO_DETAILS, Details, of_front_matter
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
@@ -407,7 +407,7 @@ class Adding:
         except KeyboardInterrupt:
             done = sum(result.outcome in _DONE for result in self._results)
             sent = f", {len(self._waiting)} more sent and in progress" if self._waiting else ""
-            message = f"interrupted: {done} of {self.progress.files} files added{sent}"
+            message = f"interrupted: {done} of {counted(self.progress.files, 'file')} added{sent}"
             raise CliError(Exit.INTERRUPTED, f"{message}; the same command continues") from None
         return self._results
 

@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from kb_cli.config import client_settings, engine
 from kb_cli.explained import reason
-from kb_cli.output import CliError, Exit, Output, confirmed, did_you_mean
+from kb_cli.output import CliError, Exit, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CREATE_JOB,
@@ -244,8 +244,8 @@ def get(options: argparse.Namespace, out: Output) -> None:
             ("pages", document.pages),
             ("chunks", document.chunk_count),
             ("version", document.version),
-            ("created", document.created_at),
-            ("updated", document.updated_at),
+            ("created", out.when(document.created_at)),
+            ("updated", out.when(document.updated_at)),
             ("uid", document.uid),
         ]
     )
@@ -253,20 +253,27 @@ def get(options: argparse.Namespace, out: Output) -> None:
         out.text("\n" + with_header(chunk))
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
-        out.note(f"{end} of {document.chunk_count} chunks; continue with --offset {end}")
+        out.note(f"{end} of {counted(document.chunk_count, 'chunk')}; continue with --offset {end}")
 
 
 def _show_list(found: m.DocumentList, out: Output) -> None:
     if out.answered(found):
         return
     rows = [
-        [one.id, one.title, one.doc_type, *collection_and_tags(one.tags), one.chunk_count, one.updated_at]
+        [
+            one.id,
+            one.title,
+            one.doc_type,
+            *collection_and_tags(one.tags),
+            one.chunk_count,
+            out.when(one.updated_at),
+        ]
         for one in found.documents
     ]
     out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
     end = found.offset + len(rows)
     if rows and end < found.total:
-        out.note(f"{end} of {found.total} documents, newest first; continue with --offset {end}")
+        out.note(f"{end} of {counted(found.total, 'document')}, newest first; continue with --offset {end}")
 
 
 def remove(options: argparse.Namespace, out: Output) -> int:
@@ -294,7 +301,8 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         bytes=sum(one.bytes for one in removed),
     )
     if not out.answered(total):
-        out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
+        held = f"{counted(total.documents, 'document')} with {counted(total.chunks, 'chunk')}"
+        out.text(f"Removed {held}.")
         if total.documents and not options.purge:
             out.note("kb history ID --restore restores a document.")
     return Exit.PARTLY if failures else Exit.OK
@@ -339,7 +347,8 @@ async def _move(options: argparse.Namespace) -> m.Document:
 
 def _confirmed(client: EngineClient, key: str) -> bool:
     document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
-    return confirmed(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks?")
+    held = counted(document.chunk_count, "chunk")
+    return confirmed(f"Remove document {document.id}, {document.title!r}, {held}?")
 
 
 def add_note(options: argparse.Namespace, out: Output) -> int:

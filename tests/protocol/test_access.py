@@ -24,8 +24,9 @@ from mcp_aiohttp.authentication import WrongTokens
 from tests.protocol.house import House, Open, houses
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, call, request
 from tests.support.tokens import BAD, Bad, Issuer
+from tests.support.tool_table import TOOLS
 
-READERS = {"kb_search", "kb_get", "kb_status", "kb_jobs"}
+READERS = {tool for tool, row in TOOLS["kb"].items() if row.right == "read"}
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ async def test_an_empty_base_answers_weakly_in_every_mode(base: Base) -> None:
 
 
 async def test_the_weight_of_a_word_is_as_documented(base: Base) -> None:
-    """BM25 with k1 = 1.2 and b = 0.75, in a base that counts as larger by a hundred chunks."""
+    """BM25 with k1 = 1.5 and b = 0.75, in a base that counts as larger by a hundred chunks."""
     for text in ("apple", "pear", "plum"):
         await base.note(text, title="-")
     (result,) = (await base.find("apple", explain=True)).results

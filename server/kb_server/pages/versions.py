@@ -14,6 +14,7 @@ from kb_contracts.api.operations import (
     VersionQuery,
 )
 from kb_server.note_edits import difference
+from kb_server.pages import rendering
 from kb_server.pages.document_pages import read_note
 from kb_server.pages.visit import Visit, fit, go
 
@@ -42,7 +43,9 @@ async def version(visit: Visit) -> web.Response:
     query = fit(VersionQuery, text_offset=visit.query.get("offset"), text_limit=_TEXT_CHARS)
     past = await visit.engine.call(GET_VERSION, path=visit.request.match_info, query=query)
     around = visit.around(past.text_offset, len(past.text), past.text_length, _TEXT_CHARS)
-    return visit.show("version", past=past, difference=await _difference(visit, past), around=around)
+    html = await rendering.on_thread(rendering.text_html, past.text, past.doc_type)
+    difference = await _difference(visit, past)
+    return visit.show("version", past=past, html=html, difference=difference, around=around)
 
 
 async def _difference(visit: Visit, past: m.PastVersionDetail) -> str:

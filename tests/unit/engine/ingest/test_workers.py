@@ -45,8 +45,8 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
 
 async def test_progress_names_the_step(parts: Parts) -> None:
     job_id = await parts.hold()
-    job = await parts.job(job_id)
-    assert (job.step, job.completed_steps, job.total_steps) == ("Generating embeddings", 0, 2)
+    job = await eventually_async(lambda: parts.job(job_id), lambda job: job.total_steps == 2, what="progress")
+    assert (job.step, job.completed_steps) == ("Generating embeddings", 0)
 
 
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
@@ -89,7 +89,6 @@ async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(t
     async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path, count=2) as parts:
         job_id = await parts.hold()
         await parts.store.write(jobs.release)
-        parts.workers.wake()
         await eventually_async(
             lambda: parts.job(job_id),
             lambda job: job.attempts == 2 and job.step != "started",
@@ -169,7 +168,6 @@ async def test_a_failed_job_is_done_when_it_is_tried_again(parts: Parts, kind: s
     assert (await parts.ended(job_id)).status == "failed"
     parts.embedder.poison = None
     await parts.store.once(None, jobs.retry, job_id)
-    parts.workers.wake()
     done = await parts.ended(job_id)
     assert (done.status, done.attempts, done.error) == ("completed", 2, None)
     await parts.workers.stop()
@@ -185,11 +183,13 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 
 
 class Vanishing(SqliteStore):
-    async def read(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        found = await super().read(operation, *args, **kwargs)
-        if operation is sources.duplicate_for and found is not None:
-            await self.once(None, documents.delete, found)
-        return found
+    async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        done = await super().write(operation, *args, **kwargs)
+        if operation is jobs.take and done is not None and done.is_duplicate:
+            duplicate = await self.read(sources.duplicate_for, done.job)
+            assert duplicate is not None
+            await self.once(None, documents.delete, duplicate)
+        return done
 
 
 class Full(SqliteStore):
@@ -236,7 +236,6 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
     job = await parts.store.write(updates.accept, note_id, m.NotePatch(text="copper mine"), once)
     assert isinstance(job, m.Job)
-    parts.workers.wake()
     assert (await parts.ended(job.id)).status == "completed"
     assert parts.pauses  # the job waited instead of failing
     document, text = await parts.store.read(documents.note, note_id)
@@ -255,7 +254,6 @@ async def test_an_update_follows_the_one_before_it_at_once_though_that_had_anoth
         job = await parts.store.write(updates.accept, note_id, patch, once)
         assert isinstance(job, m.Job)
         ids.append(job.id)
-        parts.workers.wake()
     await parts.embedding()
     parts.embedder.release.set()
     for job_id in ids:
@@ -277,7 +275,11 @@ async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
             parts.embedder.failures = 2
             job_id = await parts.accept("granite")
             await waiting.wait()
-            assert (await parts.job(job_id)).step == "Waiting for the embedding model"
+            await eventually_async(
+                lambda: parts.job(job_id),
+                lambda job: job.step == "Waiting for the embedding model",
+                what="the step",
+            )
             await parts.cancel(job_id)
         assert (await parts.job(job_id)).status == "cancelled"
         assert (await parts.done("basalt")).status == "completed"

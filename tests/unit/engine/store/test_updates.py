@@ -94,6 +94,16 @@ async def test_a_title_alone_keeps_the_text(base: Base) -> None:
     assert (document.title, text, document.version) == ("Given", "old", 2)
 
 
+async def test_a_note_named_for_the_subject_ranks_above_one_that_repeats_it(base: Base) -> None:
+    """A new title counts at once, and the old one no longer."""
+    await base.note("tides, tides, tides and tides", title="Walks")
+    await base.note("the sea in the evening", title="Evenings")
+    for title, expected in (("Tides", ["Tides", "Walks"]), ("Evenings", ["Walks"])):
+        await accept(base, key(title), 3, text=None, title=title)
+        await base.commit(await base.take("lease"), prepared("the sea in the evening", title=title))
+        assert await base.titles("tides") == expected
+
+
 async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
     """The job may be queued or running; another request with the key is refused."""
     job = await accept(base, key())

@@ -365,12 +365,12 @@ class PostgresStore(Store):
             self._leases |= write.kept_leases
             self._leases -= write.dropped_leases
             try:
-                await self._tell(db, write.events)
+                await self._publish(db, write.events)
             except (*GONE, asyncpg.PostgresError):  # the commit is final
                 db.terminate()
             return answer
 
-    async def _tell(self, db: Db, events: Sequence[StoreEvent]) -> None:
+    async def _publish(self, db: Db, events: Sequence[StoreEvent]) -> None:
         """Report events after the commit: a queued job to one engine, any other event to all.
 
         Within the transaction a notification would serialize commits: the server holds a database-wide lock

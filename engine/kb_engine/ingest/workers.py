@@ -143,9 +143,8 @@ class Workers:
         # One worker per lane queries the store, and the others wait for the lock: two could both give a
         # caller its last slot, and all would query for the same new job.
         async with lane_workers.looking:
-            may_find = lane_workers.has_more
             while True:
-                if not may_find:
+                if not lane_workers.may_find:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_POLL_SECONDS):
                             await lane_workers.woken.wait()
@@ -157,12 +156,13 @@ class Workers:
                     leased = await self._store.write(jobs.take, str(uuid4()), [lane_workers.lane], without)
                 except EngineError as error:
                     logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
-                # Jobs that wait for another job of their note or source are reported at its end.
-                lane_workers.has_more = bool(without) if leased is None else leased.has_more
                 if leased is not None:
-                    lane_workers.in_hand.append(leased.job.caller)
+                    lane_workers.note(leased)
                     return leased
-                may_find = False
+                # Jobs that wait for another job of their note or source are reported at its end. A job of a
+                # caller that was left out may have ended meanwhile, and then another one may start.
+                lane_workers.has_more = bool(without)
+                lane_workers.may_find = not without <= greedy(lane_workers.in_hand, lane_workers.lane_slots)
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
@@ -407,8 +407,16 @@ class _LaneWorkers:
     in_hand: list[str] = field(default_factory=list)
     called: int = 0
     """Calls since the last look at the queue."""
-    has_more: bool = True
+    has_more: bool = False
     """True if the last look left jobs in the queue."""
+    may_find: bool = True
+    """True if another look may find a job at once."""
+
+    def note(self, leased: LeasedJob) -> None:
+        """Record a job that a worker has taken."""
+        self.in_hand.append(leased.job.caller)
+        self.has_more = leased.next_caller is not None
+        self.may_find = self.has_more and leased.next_caller not in greedy(self.in_hand, self.lane_slots)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

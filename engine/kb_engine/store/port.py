@@ -163,8 +163,8 @@ class LeasedJob:
     job: NewJob
     is_duplicate: bool = False
     """True if a document like it was there when it was taken; the commit decides."""
-    has_more: bool = True
-    """True if more jobs were queued in the lane."""
+    next_caller: str | None = None
+    """The caller of the next queued job in the lane; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

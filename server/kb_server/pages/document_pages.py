@@ -29,8 +29,17 @@ from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
 from kb_server.collection_tags import tag_of, tags_for_search
 from kb_server.engine_client.errors import EngineFault, Refused
-from kb_server.pages import rendering
-from kb_server.pages.visit import HEADERS, Visit, collection_of, filled, fit, go, listed_in, tags_of
+from kb_server.pages.visit import (
+    HEADERS,
+    Visit,
+    collection_of,
+    filled,
+    fit,
+    go,
+    listed_in,
+    rendered,
+    tags_of,
+)
 from kb_server.tool import ToolError
 
 log = logging.getLogger(__name__)
@@ -62,7 +71,7 @@ async def search(visit: Visit) -> web.Response:
         pages=True,
     )
     answer = await visit.engine.call(SEARCH, body=request)
-    excerpts = await rendering.on_thread(rendering.excerpts, query, answer.results)
+    excerpts = await rendered("excerpts", query, answer.results)
     found = list(zip(answer.results, excerpts, strict=True))
     least = _FAR * max((result.score for result in answer.results), default=0)
     well = sum(result.score >= least for result in answer.results)
@@ -104,14 +113,14 @@ async def listing(visit: Visit) -> web.Response:
 async def document(visit: Visit) -> web.Response:
     place = fit(DocumentQuery, chunk_offset=visit.query.get("offset"), chunk_limit=_PASSAGES)
     document = await visit.engine.call(GET_DOCUMENT, path=visit.request.match_info, query=place)
-    text, contents = await rendering.on_thread(rendering.document_html, document, _passages(document.chunks))
+    text, contents = await rendered("document_html", document, _passages(document.chunks))
     return visit.show(
         "document",
         document=document,
         text=text,
         contents=contents,
         near=await _near(visit, document),
-        collections=await visit.collection_names(),
+        collections=await visit.choices(),
         around=visit.around(document.chunk_offset, len(document.chunks), document.chunk_count, _PASSAGES),
     )
 

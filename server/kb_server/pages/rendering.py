@@ -11,14 +11,12 @@ thread, beside the event loop, and within the bounds below; a larger text is sho
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from html import unescape
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import nh3
 from markdown_it import MarkdownIt
@@ -32,8 +30,6 @@ from pygments.util import ClassNotFound
 
 from kb_contracts.api import models as m
 from kb_server.pages.marking import Mark, marker
-
-T = TypeVar("T")
 
 _MARKDOWN_CHARS = 120_000
 """Maximum size of a text that is read as Markdown, in characters: at worst 3 s, for empty cells."""
@@ -65,7 +61,6 @@ _OWN_ID = re.compile(r"h\d{1,6}")
 _INLINE = "a br code em hr mark ol pre s span strong table tbody thead tr ul".split()  # noqa: SIM905
 _BLOCKS = ("blockquote", "dd", "h2", "h3", "h4", "h5", "h6", "li", "p", "td", "th")
 
-_ONE = ThreadPoolExecutor(1, "pages")
 _SPANS = HtmlFormatter(nowrap=True)
 
 
@@ -105,15 +100,15 @@ _CLEANER = nh3.Cleaner(
     attributes={"*": set(), "a": {"href"}, "ol": {"start"}, **{f"h{level}": {"id"} for level in range(2, 7)}},
     attribute_filter=_filtered,
     allowed_classes={"span": set(filter(None, STANDARD_TYPES.values()))},
-    set_tag_attribute_values={block: {"dir": "auto"} for block in _BLOCKS},
+    # A wide table, and wide code, are scrolled: with the keyboard, too.
+    set_tag_attribute_values={
+        **{block: {"dir": "auto"} for block in _BLOCKS},
+        "table": {"tabindex": "0"},
+        "pre": {"tabindex": "0"},
+    },
     url_schemes={"http", "https", "mailto"},
     link_rel="noopener noreferrer nofollow",
 )  # fmt: skip
-
-
-async def on_thread(render: Callable[..., T], *arguments: Any) -> T:
-    """Run a function of this module on the thread of rendering."""
-    return await asyncio.get_running_loop().run_in_executor(_ONE, render, *arguments)
 
 
 def document_html(
@@ -149,7 +144,7 @@ def text_html(text: str, doc_type: str) -> Markup:
     markdown = _markdown(doc_type)
     env: dict[str, Any] = {}
     tokens = markdown.parse(text, env)
-    _prepare(tokens, [])
+    _prepare(tokens, [], top=2)
     return _cleaned(markdown.renderer.render(tokens, markdown.options, env))
 
 
@@ -170,7 +165,7 @@ def _excerpt(mark: Callable[[str], list[Mark]], result: m.SearchResult) -> Excer
         markdown = _markdown(document.doc_type)
         env: dict[str, Any] = {}
         tokens = _without_first_heading(markdown.parse(source, env), {document.title, names[-1]})
-        _prepare(tokens, [])
+        _prepare(tokens, [], top=2)
         rendered = markdown.renderer.render(tokens, markdown.options, env)
         plain = unescape(_TAG.sub(" ", _WITHIN_A_LINE.sub("", rendered)))
         html = _cleaned(_marked(rendered, mark))
@@ -246,15 +241,19 @@ def _without_first_heading(tokens: list[Token], names: set[str]) -> list[Token]:
     return tokens[3:] if is_repeated else tokens
 
 
-def _prepare(tokens: list[Token], contents: list[Contents]) -> None:
-    """Put headings below the page's own, add them to the table of contents, and bound highlighting."""
+def _prepare(tokens: list[Token], contents: list[Contents], top: int = 1) -> None:
+    """Put headings below the page's own, of level `top`, collect them, and bound the highlighting."""
     code_left = _ALL_CODE_CHARS
+    above: list[int] = []
     for token, following in zip(tokens, tokens[1:] + tokens[-1:], strict=True):
         if token.type == "fence":
             code_left -= len(token.content)
             token.info = token.info if code_left > 0 else ""
         elif token.type in ("heading_open", "heading_close"):
-            level = min(6, int(token.tag[1:]) + 1)
+            if token.type == "heading_open":
+                own = int(token.tag[1:])
+                above = [*(level for level in above if level < own), own]
+            level = min(6, top + len(above))
             token.tag = f"h{level}"
             if token.type == "heading_open":
                 token.attrSet("id", f"h{len(contents)}")

@@ -186,8 +186,8 @@ def test_an_engine_that_does_not_answer_ends_with_3_and_one_line(capsys: pytest.
     assert output.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1/", ""])
-def test_a_url_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
+@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1/"])
+def test_a_wrong_url_is_reported_in_one_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert dispatch(["status", "--url", url]) in (Exit.USAGE, Exit.UNREACHABLE, Exit.FAILED)
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -99,6 +99,8 @@ _PART = "INSERT INTO spool_parts (name, part, data) VALUES (?, ?, ?)"
 _ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
 _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
 
+_ALONE_SECONDS = 1.0
+"""Time without calls after no other engine was found, in seconds; a new one looks at the queue by itself."""
 _NOTIFY = "SELECT pg_notify(?, ?)"
 _CALL_ONE = (
     "SELECT pg_notify(?, 'queued ' || pid || ' ' || ?) FROM pg_stat_activity "
@@ -174,6 +176,7 @@ class PostgresStore(Store):
         self._exact_below = exact_below
         self._background: list[asyncio.Task[None]] = []
         self._callback: StoreEventCallback = lambda _: False
+        self._alone_until = 0.0
         self._listener = 0
         """The process of the server that serves the listener."""
 
@@ -365,12 +368,12 @@ class PostgresStore(Store):
             self._leases |= write.kept_leases
             self._leases -= write.dropped_leases
             try:
-                await self._tell(db, write.events)
+                await self._publish(db, write.events)
             except (*GONE, asyncpg.PostgresError):  # the commit is final
                 db.terminate()
             return answer
 
-    async def _tell(self, db: Db, events: Sequence[StoreEvent]) -> None:
+    async def _publish(self, db: Db, events: Sequence[StoreEvent]) -> None:
         """Report events after the commit: a queued job to one engine, any other event to all.
 
         Within the transaction a notification would serialize commits: the server holds a database-wide lock
@@ -380,8 +383,9 @@ class PostgresStore(Store):
         for event in events:
             if event.kind != "queued":
                 await value(db, _NOTIFY, (CHANNEL, f"{event.kind} {event.job_id or ''}".rstrip()))
-            elif not self._callback(event):
-                await value(db, _CALL_ONE, (CHANNEL, event.lane or "", LISTENER, self._listener))
+            elif not self._callback(event) and self._alone_until < (now := time.monotonic()):
+                called = await changed(db, _CALL_ONE, (CHANNEL, event.lane or "", LISTENER, self._listener))
+                self._alone_until = 0.0 if called else now + _ALONE_SECONDS
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]], *, readonly: bool = True) -> T:
         if self._closing is not None:

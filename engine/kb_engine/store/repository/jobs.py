@@ -162,11 +162,14 @@ async def take(
         return None
     write.keep_lease(lease)
     leased = _leased(found)
-    more = f"SELECT EXISTS (SELECT 1 FROM jobs WHERE status IN ({placeholders(len(waiting))}) AND lane = ?)"  # noqa: S608
+    following = (
+        f"SELECT caller FROM jobs WHERE status IN ({placeholders(len(waiting))}) AND lane = ? "  # noqa: S608
+        "ORDER BY turn, seq LIMIT 1"
+    )
     return replace(
         leased,
         is_duplicate=await duplicate_for(write, leased.job) is not None,
-        has_more=bool(await write.value(more, (*waiting, leased.lane))),
+        next_caller=await write.value(following, (*waiting, leased.lane)),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,7 +20,7 @@ from kb_engine.ingest.workers import JobWaiters
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, sources, state, updates
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
-from kb_engine.turns import SHORT_BYTES
+from kb_engine.turns import LANES, SHORT_BYTES
 from tests.support.contract_objects import job_with
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
@@ -190,6 +191,26 @@ class Vanishing(SqliteStore):
             assert duplicate is not None
             await self.once(None, documents.delete, duplicate)
         return done
+
+
+class Counting(SqliteStore):
+    """Counts the transactions of workers."""
+
+    counted: ClassVar[Counter[str]]
+
+    async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        self.counted[operation.__name__] += 1
+        return await super().write(operation, *args, **kwargs)
+
+
+async def test_a_short_note_is_two_transactions_of_a_worker(tmp_path: Path) -> None:
+    """There is no further look at an empty queue; each lane has looked once at the start."""
+    Counting.counted = Counter()
+    async with parts_in(tmp_path, count=2, store=as_a(Counting)) as parts:
+        for number in range(8):
+            await parts.done(f"granite {number}")
+    del Counting.counted["report"]  # of a slow machine
+    assert Counting.counted == {"take": len(LANES) + 8, "commit": 8}
 
 
 class Full(SqliteStore):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import IO, Any, TypeVar
 from uuid import uuid4
 
@@ -13,6 +15,7 @@ import httpx
 import msgspec
 
 from kb_cli.output import CliError, Exit
+from kb_config.shared import addresses
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import PROBLEM_JSON, Problem
@@ -52,11 +55,11 @@ class UnsupportedFormat(CliError):
 
 
 class EngineClient:
-    """An engine at `url`. A context manager; every method raises only `CliError`.
+    """An engine at `url`, or the first that answers of several separated by commas.
 
-    `tls` verifies its certificate; by default httpx's trust store does. `user` is the user whose rate limits
-    apply to calls of RAGler's operations; empty: the credential's limits. `other_url` is the likely URL of an
-    engine if the MCP server is at `url`.
+    A context manager; every method raises only `CliError`. `tls` verifies its certificate; by default httpx's
+    trust store does. `user` is the user whose rate limits apply to calls of RAGler's operations; empty: the
+    credential's limits. `other_url` is the likely URL of an engine if the MCP server is at `url`.
     """
 
     def __init__(
@@ -77,19 +80,19 @@ class EngineClient:
         if user:
             headers[r.USER_ID] = user
         try:
-            base = httpx.URL(url)
+            self._bases = deque(httpx.URL(each) for each in addresses(url))
         except (httpx.InvalidURL, UnicodeError) as error:
             raise CliError(Exit.USAGE, f"KB_ENGINE_URL={url!r}: {error}") from error
         # A proxy of the environment is for external addresses and cannot reach this machine.
-        outside = base.host not in _LOOPBACK
+        outside = any(each.host not in _LOOPBACK for each in self._bases)
         self._http = httpx.Client(
-            base_url=base,
+            base_url=self._bases[0],
             headers=headers,
             timeout=_TIMEOUT,
             trust_env=outside,
             transport=transport,
             # Loading the system's certificates takes longer than most requests of a command.
-            verify=tls or base.scheme == "https",
+            verify=tls or any(each.scheme == "https" for each in self._bases),
         )
 
     def __enter__(self) -> EngineClient:
@@ -120,7 +123,8 @@ class EngineClient:
         """Write the response of `GET_ORIGINAL` to `to` as it arrives. Raises `CliError`."""
         with self._failures():
             target = GET_ORIGINAL.fill_path({"document_id": key})
-            with self._http.stream(GET_ORIGINAL.method, target) as response:
+            request = partial(self._http.build_request, GET_ORIGINAL.method, target)
+            with closing(self._sent(request, stream=True)) as response:
                 if not response.is_success:
                     response.read()
                     raise self._refused(response)
@@ -173,8 +177,9 @@ class EngineClient:
     ) -> R:
         headers = {IDEMPOTENCY_KEY: str(uuid4())} if operation.mutates else {}
         with self._failures():
-            response = self._http.request(
-                operation.method, operation.fill_path(path), headers=headers, **content
+            target = operation.fill_path(path)
+            response = self._sent(
+                partial(self._http.build_request, operation.method, target, headers=headers, **content)
             )
         if not response.is_success:
             raise self._refused(response)
@@ -183,6 +188,19 @@ class EngineClient:
             return msgspec.json.decode(response.content, type=model)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._no_engine(f"its response is invalid: {error}") from error
+
+    def _sent(self, build: Callable[[], httpx.Request], *, stream: bool = False) -> httpx.Response:
+        """Send the request to the first engine that accepts a connection; later requests go there, too."""
+        left = len(self._bases)
+        while True:
+            left -= 1
+            try:
+                return self._http.send(build(), stream=stream)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                if not left:
+                    raise
+                self._bases.rotate(-1)
+                self._http.base_url = self._bases[0]
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

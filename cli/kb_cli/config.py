@@ -33,7 +33,7 @@ class ClientSettings(Settings, frozen=True, kw_only=True):
     """The settings for a request to an engine; `client_settings` completes the engine's URL."""
 
     engine_url: Annotated[
-        str, Setting("KB_ENGINE_URL", "base URL of the engine; empty: the engine of the data folder")
+        str, Setting("KB_ENGINE_URL", "base URLs of the engine; empty: the engine of the data folder")
     ] = ""
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     api_key: Annotated[str, Setting("KB_API_KEY", "bearer key of the engine", secret=True)] = ""

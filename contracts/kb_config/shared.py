@@ -42,3 +42,8 @@ DEFAULT_UPLOAD_BYTES = 100 * 1024 * 1024
 def keys_file(keys: str, home: Path) -> Path:
     """Return the path of the key file, from `Keys` and the data folder."""
     return Path(keys).expanduser() if keys else home / "keys.json"
+
+
+def addresses(urls: str) -> list[str]:
+    """Return the base URLs in a setting that takes one, or several separated by commas."""
+    return [url.strip().rstrip("/") for url in urls.split(",")]

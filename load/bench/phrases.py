@@ -106,14 +106,14 @@ def run(
     report = PhrasesReport(passages=size, inserts={}, kinds=[])
     with tempfile.TemporaryDirectory(prefix="kb-bench-phrases-") as folder:
         corpus = Corpus.made(Path(folder) / "corpus", size, questions, SEED)
-        asked = list(_asked(corpus, questions))
+        searches_due = list(_searches(corpus, questions))
         note(f"{size} passages are made")
         for name in stores:
-            asyncio.run(_measure(name, Path(folder), corpus, asked, report, note))
+            asyncio.run(_measure(name, Path(folder), corpus, searches_due, report, note))
     return report
 
 
-class _Asked(NamedTuple):
+class _Search(NamedTuple):
     """A search, and the number of passages that it should find by words."""
 
     kind: str
@@ -123,7 +123,7 @@ class _Asked(NamedTuple):
     due: int
 
 
-def _asked(corpus: Corpus, count: int) -> Iterator[_Asked]:
+def _searches(corpus: Corpus, count: int) -> Iterator[_Search]:
     rng, counted = np.random.default_rng(SEED), _Counted(corpus)
     questions = corpus.questions()
     for length in (2, 3, 4):
@@ -132,14 +132,14 @@ def _asked(corpus: Corpus, count: int) -> Iterator[_Asked]:
                 text = corpus.text(words)
                 due = int(np.count_nonzero(counted.holding(words)))
                 vector = questions[number].vector
-                yield _Asked(f"a {kind} phrase of {length} words", text, vector, Wording([text]), due)
+                yield _Search(f"a {kind} phrase of {length} words", text, vector, Wording([text]), due)
     for kind, lowest, highest in (("frequent", 0, _MOST_FREQUENT), ("rare", _RARE, None)):
         excluded = islice(counted.phrases(rng, 1, lowest, highest), count)
         for question, words in zip(questions, excluded, strict=False):
             without = ~counted.holding(words)
             due = int(np.count_nonzero(counted.matching(question.text) & without))
             wording = Wording(excluded=[corpus.text(words)])
-            yield _Asked(f"a {kind} word excluded", question.text, question.vector, wording, due)
+            yield _Search(f"a {kind} word excluded", question.text, question.vector, wording, due)
 
 
 class _Counted:
@@ -187,7 +187,7 @@ async def _measure(
     name: str,
     folder: Path,
     corpus: Corpus,
-    asked: Sequence[_Asked],
+    searches_due: Sequence[_Search],
     report: PhrasesReport,
     note: Callable[[str], None],
 ) -> None:
@@ -204,8 +204,8 @@ async def _measure(
             await store.search(query)
             return (spent() - before) * 1000
 
-        for kind in dict.fromkeys(each.kind for each in asked):
-            searches = [each for each in asked if each.kind == kind]
+        for kind in dict.fromkeys(each.kind for each in searches_due):
+            searches = [each for each in searches_due if each.kind == kind]
             with_wording, plain, found = [], [], 0
             for number, each in enumerate(searches[:_TO_WARM] + searches):
                 query = Query(text=each.text, mode="hybrid", vector=each.vector, scoring=SCORING, top=TOP)

@@ -11,14 +11,16 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
+from kb_config.parts import imported
 from kb_config.rendezvous import Rendezvous
 from kb_config.settings import SettingsError
+from kb_config.shared import addresses
 from kb_contracts.access.keys import KeyRing, KeysDamaged
 from kb_contracts.access.local import local_token
 from kb_server.access.grants import Meter
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
-from kb_server.parts import Issuer, issuer_part, made
+from kb_server.parts import Issuer, issuer_part
 from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
@@ -126,7 +128,7 @@ class Services:
     def tokens(self) -> Issuer | None:
         """The issuer whose tokens callers may use; None if the settings name none."""
         part = issuer_part(self.settings)
-        return None if part is None else made(part.issuer, self)
+        return None if part is None else imported(part.issuer)(self)
 
     @property
     def resource(self) -> ProtectedResource | None:
@@ -272,11 +274,20 @@ def ragler_key(settings: ServerSettings) -> str:
 
 def _check(url_variable: str, url: str, key_variable: str, key: str) -> None:
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        parts = [urlsplit(each) for each in addresses(url)]
+        usable = all(
+            each.scheme in ("http", "https")
+            and each.hostname
+            and each.port != 0
+            and each.path == parts[0].path
+            for each in parts
+        )
     except ValueError:
         usable = False
     if not usable:
-        raise SettingsError(f"{url_variable}: takes a base URL, such as http://engine:8000")
+        raise SettingsError(
+            f"{url_variable}: takes a base URL, such as http://engine:8000, or several of the same path, "
+            "separated by commas"
+        )
     if not (key.isascii() and key.isprintable()):
         raise SettingsError(f"{key_variable}: takes printable ASCII characters only")

@@ -12,7 +12,15 @@ import msgspec
 
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
-from kb_config.shared import DEFAULT_UPLOAD_BYTES, HEADER_TIMEOUT, EnableMetrics, Keys, LogLevel, keys_file
+from kb_config.shared import (
+    DEFAULT_UPLOAD_BYTES,
+    HEADER_TIMEOUT,
+    EnableMetrics,
+    Keys,
+    LogLevel,
+    addresses,
+    keys_file,
+)
 from kb_http.certificate import CertificateUnusable, trusting
 from kb_http.connections import CONNECTIONS
 from kb_server.parts import parts
@@ -31,7 +39,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         str,
         Setting(
             "KB_ENGINE_URL",
-            "base URL of the engine; kb stdio and the commands default to the engine of the data folder",
+            "base URL of the engine, or of several engines on one base, comma-separated; kb stdio and the "
+            "commands default to the engine of the data folder",
         ),
     ] = "http://127.0.0.1:8000"
     engine_linger: Annotated[
@@ -205,7 +214,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     @property
     def ragler_is_engine(self) -> bool:
         """True if RAGler's backend is the engine: then `KB_API_KEY` is its key, and may be empty."""
-        return self.ragler_api_url.rstrip("/") == self.engine_url.rstrip("/")
+        return set(addresses(self.ragler_api_url)) <= set(addresses(self.engine_url))
 
     @classmethod
     def _gather(

@@ -20,7 +20,7 @@ class Running:
     """An engine."""
 
     def __init__(self, home: Path, **environment: str) -> None:
-        self.port = port = free_port()
+        self.port = port = int(environment.get("KB_ENGINE_PORT") or free_port())
         self.url = f"http://127.0.0.1:{port}"
         settings = {"KB_HOME": str(home), "KB_ENGINE_PORT": str(port), "KB_EMBEDDER": "hash", **environment}
         self.process = Process.start("-m", "kb_engine", **settings)

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,14 +15,17 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.faults.engine_process import Running, documents_of, long_note, running
+from kb_load.processes import free_port
+from tests.faults.engine_process import Running, documents_of, long_note, running, running_server
 from tests.support.engine_http import LONG
 from tests.support.eventually import eventually
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.mcp_http import Caller
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
 SUBMITTED = 152
 KILLED_AFTER = 70
+KILLS = 4
 
 pytestmark = pytest.mark.process
 
@@ -35,8 +38,8 @@ def database() -> Iterator[Database]:
 
 
 @contextmanager
-def engine_on(url: str, home: Path) -> Iterator[Running]:
-    with running(home, KB_STORE=url, KB_INGEST_WORKERS="1", KB_LEASE_SECONDS="3") as engine:
+def engine_on(url: str, home: Path, **settings: str) -> Iterator[Running]:
+    with running(home, KB_STORE=url, KB_INGEST_WORKERS="1", KB_LEASE_SECONDS="3", **settings) as engine:
         yield engine
 
 
@@ -123,6 +126,68 @@ def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path
         after = [working.post("/jobs", json={"text": f"basalt {number}"})["id"] for number in range(4)]
         for job_id in after:
             assert asking.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
+
+
+def test_calls_succeed_while_two_engines_behind_a_server_are_killed_in_turn(
+    database: Database, tmp_path: Path
+) -> None:
+    """No call fails: each goes on to the other address, and acknowledged changes exist exactly once."""
+    engines, is_over = ExitStack(), threading.Event()
+    ports = [str(free_port()) for _ in range(2)]
+    added: dict[str, tuple[str, bool]] = {}
+
+    def start(port: str) -> Running:
+        return engines.enter_context(engine_on(database.url, tmp_path / port, KB_ENGINE_PORT=port))
+
+    def use(client: int) -> None:
+        caller = Caller(mcp_url)
+        with caller.http:
+            for number in itertools.count():
+                if is_over.is_set():
+                    return
+                word = f"word{client}x{number}"
+                if number % 3:
+                    arguments: dict[str, Any] = {"text": f"{word} granite", "wait_seconds": JOB_SECONDS}
+                    job = caller.ok("kb_addnote", **arguments)
+                    assert job["status"] == "completed"
+                    if is_removed := number % 3 == 2:
+                        caller.ok("kb_delete", document_id=job["document_id"])
+                else:
+                    is_removed = False
+                    upload = caller.ok("kb_upload_start", filename=f"{word}.txt", total_size=30)
+                    sent = httpx.put(upload["upload_url"], content=f"{word:30}".encode())
+                    assert sent.is_success, sent.text
+                    job = caller.ok("kb_upload_finish", upload_id=upload["upload_id"])
+                added[word] = job["job_id"], is_removed
+                caller.ok("kb_search", query="granite")
+
+    def more_calls(using: list[Future[None]]) -> None:
+        wanted = len(added) + 8
+        eventually(lambda: len(added) >= wanted or any(each.done() for each in using), what="more calls")
+
+    with engines, ThreadPoolExecutor(4) as clients:
+        standing = [start(port) for port in ports]
+        addresses = ",".join(engine.url for engine in standing)
+        _, server_port = engines.enter_context(
+            running_server(tmp_path / "server", KB_ENGINE_URL=addresses, KB_TOOLSETS="kb,kb-extra")
+        )
+        mcp_url = f"http://127.0.0.1:{server_port}/mcp"
+        using = [clients.submit(use, client) for client in range(4)]
+        try:
+            for turn in range(KILLS):
+                more_calls(using)
+                standing[turn % 2].kill()
+                more_calls(using)
+                standing[turn % 2] = start(ports[turn % 2])
+        finally:
+            is_over.set()
+        for each in using:
+            each.result(ANSWER_SECONDS)
+        other = standing[0]
+        assert other.all_ended()["failed"] == 0
+        for word, (job_id, is_removed) in added.items():
+            document = other.get(f"/jobs/{job_id}")["document_id"]
+            assert documents_of(other, word) == ([] if is_removed else [document]), word
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.encoder import Encoder
 from kb_engine.index.port import Vectors
 from kb_engine.ingest.pipeline import Pipeline
-from kb_engine.ingest.workers import JobWaiters, Workers
+from kb_engine.ingest.workers import JobWaiters, StoreEventHandler, Workers
 from kb_engine.spool import FolderSpool
 from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, NewJob
 from kb_engine.store.repository import jobs
@@ -80,11 +80,11 @@ class Parts:
     pauses: list[float]
 
     async def accept(self, text: str, **changes: Any) -> str:
-        """Queue a note and wake the workers; return the job's id."""
+        """Queue a note; return the job's id."""
         return await self._queue(note(text, **changes))
 
     async def accept_file(self, name: str, data: bytes, *, caller: str = "") -> str:
-        """Queue a file and wake the workers; return the job's id."""
+        """Queue a file; return the job's id."""
         job_id = str(uuid4())
         async with self.spool.receive(job_id) as file:
             await file.write(data)
@@ -130,7 +130,6 @@ class Parts:
 
     async def _queue(self, job: NewJob) -> str:
         await self.store.once(None, jobs.accept, job)
-        self.workers.wake()
         return job.id
 
 
@@ -163,6 +162,7 @@ async def parts_in(
     workers = Workers(
         store=base, spool=spool, pipeline=pipeline, waiters=waiters, lane_slots=lane_slots, pause=pause
     )
+    base.subscribe(StoreEventHandler(workers, waiters))
     workers.start()
     try:
         yield Parts(base, spool, embedder, encoder, waiters, workers, pauses)

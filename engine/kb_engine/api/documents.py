@@ -76,7 +76,6 @@ class JobsApi:
                 reach=incoming.access.reach,
             )
             job = await self._store.once(idempotency_of(incoming), jobs.accept, new)
-        self._engine.workers.wake()
         return job
 
     async def list_jobs(self, incoming: Incoming) -> m.JobList:
@@ -92,15 +91,12 @@ class JobsApi:
         job_id = incoming.path["job_id"]
         job = await self._store.once(idempotency_of(incoming), jobs.cancel, job_id)
         await self._engine.workers.cancel(job_id)
-        self._engine.workers.wake()  # the next update of the note may start now
         self._engine.waiters.announce(job_id)
         await self._engine.spool.remove(job_id)
         return job
 
     async def retry_job(self, incoming: Incoming) -> m.Job:
-        job = await self._engine.failed_jobs.retry(incoming.path["job_id"], idempotency_of(incoming))
-        self._engine.workers.wake()
-        return job
+        return await self._engine.failed_jobs.retry(incoming.path["job_id"], idempotency_of(incoming))
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
         assert incoming.source is not None  # without a body there is a file
@@ -298,7 +294,6 @@ class DocumentsApi:
         )
         if isinstance(taken, m.Document):
             return taken
-        self._engine.workers.wake()
         left = max(0.0, deadline - asyncio.get_running_loop().time())
         job = await self._engine.waiters.wait(
             taken.id, left, lambda job_id: self._store.read(jobs.find, job_id)

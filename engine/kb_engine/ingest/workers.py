@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -35,7 +34,6 @@ from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
-from kb_engine.store.repository.sources import duplicate_for
 from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
 from kb_readers.failures import ExtractionFailed
@@ -86,9 +84,18 @@ class Workers:
             for number in range(lane_workers.lane_slots)
         ]
 
-    def wake(self) -> None:
-        for lane_workers in self._lanes:
-            lane_workers.woken.set()
+    def wake(self, lane: Lane | None = None) -> bool:
+        """Look for queued jobs in a lane, or in all; return True if one more job certainly finds a worker.
+
+        A caller may use all workers but one, so that the last one may be unable to take the job.
+        """
+        called = [each for each in self._lanes if lane in {None, each.lane}]
+        has_room = bool(self._loops)
+        for each in called:
+            each.woken.set()
+            each.called += 1
+            has_room = has_room and len(each.in_hand) + each.called < max(2, each.lane_slots)
+        return has_room
 
     async def stop(self) -> None:
         """Stop taking jobs and abandon the current ones; they are queued again at the next start."""
@@ -127,9 +134,7 @@ class Workers:
                 if self._running.get(leased.job.id) is task:
                     del self._running[leased.job.id]
                 lane_workers.in_hand.remove(leased.job.caller)
-                if leased.job.kind == "update" or leased.job.source_path is not None:
-                    self.wake()  # the next job of the same note or source may start, perhaps in another lane
-                else:
+                if lane_workers.has_more:
                     lane_workers.woken.set()  # the caller may take another job now
             if task.cancelled() or not task.result():
                 await _to_the_end(self._ended(leased.job))
@@ -139,25 +144,32 @@ class Workers:
         # caller its last slot, and all would query for the same new job.
         async with lane_workers.looking:
             while True:
+                if not lane_workers.may_find:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_POLL_SECONDS):
+                            await lane_workers.woken.wait()
                 lane_workers.woken.clear()  # before taking, so that a job accepted in between is not missed
+                lane_workers.called = 0
                 leased = None
+                without = greedy(lane_workers.in_hand, lane_workers.lane_slots)
                 try:
-                    without = greedy(lane_workers.in_hand, lane_workers.lane_slots)
                     leased = await self._store.write(jobs.take, str(uuid4()), [lane_workers.lane], without)
                 except EngineError as error:
                     logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
                 if leased is not None:
-                    lane_workers.in_hand.append(leased.job.caller)
+                    lane_workers.note(leased)
                     return leased
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_SECONDS):
-                        await lane_workers.woken.wait()
+                # Jobs that wait for another job of their note or source are reported at its end. A job of a
+                # caller that was left out may have ended meanwhile, and then another one may start.
+                lane_workers.has_more = bool(without)
+                lane_workers.may_find = not without <= greedy(lane_workers.in_hand, lane_workers.lane_slots)
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
         try:
             if not await self._closed_as_duplicate(leased):
-                prepared = await self._prepare(leased)
+                async with self._progress(leased) as progress:
+                    prepared = await self._prepare(leased, progress)
                 job = await self._retry_while_not_ready(
                     lambda: self._store.write(documents.commit, leased, prepared)
                 )
@@ -174,7 +186,6 @@ class Workers:
             logger.info(
                 "job moved to the scan lane" if changed else "job abandoned", extra={"job": leased.job.id}
             )
-            self.wake()
             return changed
         except ExtractionFailed as error:
             await self._fail(leased, error.code, error.message)
@@ -189,18 +200,18 @@ class Workers:
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
         """Complete the job early if it is a duplicate; the store makes the final decision at the commit."""
-        store = self._store
-        found = await self._retry_while_not_ready(lambda: store.read(duplicate_for, leased.job))
-        if found is None:
+        if not leased.is_duplicate:
             return False
-        closed = await self._retry_while_not_ready(lambda: store.write(documents.commit_duplicate, leased))
+        closed = await self._retry_while_not_ready(
+            lambda: self._store.write(documents.commit_duplicate, leased)
+        )
         if closed is None:
             return False  # the document was removed meanwhile, or the lease is lost, as the next report shows
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         return True
 
-    async def _prepare(self, leased: LeasedJob) -> Prepared:
-        job, progress = leased.job, self._progress(leased)
+    async def _prepare(self, leased: LeasedJob, progress: Progress) -> Prepared:
+        job = leased.job
         if job.kind == "update":
             # This text is still current at the commit: updates of one note run one after another.
             note = job.updated_note
@@ -234,22 +245,41 @@ class Workers:
                 most_pages=None if leased.lane == "scan" else _MOST_PAGES,
             )
 
-    def _progress(self, leased: LeasedJob) -> Progress:
-        reported: tuple[str, float] = ("", 0.0)
+    @asynccontextmanager
+    async def _progress(self, leased: LeasedJob) -> AsyncIterator[Progress]:
+        """Yield a function that reports progress, which raises LeaseVoid once the lease is lost.
+
+        Each report is a transaction. The latest progress is reported a few times a second, and that of a job
+        which ends at once not at all.
+        """
+        latest: tuple[str, int, int] = ("", 0, 0)
+        noted = asyncio.Event()
+
+        async def write_often() -> None:
+            while True:
+                await asyncio.sleep(_REPORT_SECONDS)
+                await noted.wait()
+                noted.clear()
+                now = latest
+                if not await self._retry_while_not_ready(
+                    lambda: self._store.write(jobs.report, leased.lease, leased.job.id, *now)  # noqa: B023
+                ):
+                    raise LeaseVoid
 
         async def report(step: str, done: int, total: int) -> None:
-            nonlocal reported
-            now = time.monotonic()
-            # Each report is a transaction: a new step is always reported, its progress a few times a second.
-            if step == reported[0] and now - reported[1] < _REPORT_SECONDS:
-                return
-            reported = (step, now)
-            if not await self._retry_while_not_ready(
-                lambda: self._store.write(jobs.report, leased.lease, leased.job.id, step, done, total)
-            ):
-                raise LeaseVoid
+            nonlocal latest
+            if writing.done():
+                await writing
+            latest = (step, done, total)
+            noted.set()
 
-        return report
+        writing = asyncio.create_task(write_often(), name=f"progress-{leased.job.id}")
+        try:
+            yield report
+        finally:
+            await _cancelled([writing])
+            if not writing.cancelled():
+                writing.exception()  # the last one concerns no step any more
 
     async def _retry_while_not_ready(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Call the store until it is ready: its database may be restarting."""
@@ -346,8 +376,10 @@ class StoreEventHandler:
         self._waiters = waiters
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def __call__(self, event: StoreEvent) -> None:
-        if event.kind in {"queued", "resumed"}:
+    def __call__(self, event: StoreEvent) -> bool:
+        if event.kind == "queued":
+            return self._workers.wake(event.lane)
+        if event.kind == "resumed":
             self._workers.wake()
         if event.job_id is not None:
             self._waiters.announce(event.job_id)
@@ -356,6 +388,7 @@ class StoreEventHandler:
         elif event.kind in {"cleared", "resumed"}:
             self._waiters.announce_all()
             self._stop(self._workers.cancel_void())
+        return False
 
     def _stop(self, stopping: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(stopping)
@@ -372,6 +405,18 @@ class _LaneWorkers:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     in_hand: list[str] = field(default_factory=list)
+    called: int = 0
+    """Calls since the last look at the queue."""
+    has_more: bool = False
+    """True if the last look left jobs in the queue."""
+    may_find: bool = True
+    """True if another look may find a job at once."""
+
+    def note(self, leased: LeasedJob) -> None:
+        """Record a job that a worker has taken."""
+        self.in_hand.append(leased.job.caller)
+        self.has_more = leased.next_caller is not None
+        self.may_find = self.has_more and leased.next_caller not in greedy(self.in_hand, self.lane_slots)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

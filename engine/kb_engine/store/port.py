@@ -66,8 +66,8 @@ class EmbedderIdentity:
 
     @property
     def note(self) -> str:
-        """The name stored in the base. It includes the context, so that an engine without that feature
-        refuses the base instead of mixing vectors.
+        """The name stored in the base, with a mark if passages are embedded in their context. An engine that
+        does not know the mark refuses the base instead of mixing vectors.
         """
         return self.name + _IN_CONTEXT * self.context
 
@@ -160,6 +160,10 @@ class LeasedJob:
     attempts: int
     lane: Lane
     job: NewJob
+    is_duplicate: bool = False
+    """True if a document like it was there when it was taken; the commit decides."""
+    next_caller: str | None = None
+    """The caller of the next queued job in the lane; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +279,17 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StoreEvent:
-    """A change made by another engine on the same base. `resumed`: events may have been missed."""
+    """A committed change, of this engine or another one. `resumed`: events may have been missed."""
 
     kind: StoreEventKind
     job_id: str | None = None
     """The id of the job, for `ended` and `cancelled`."""
+    lane: Lane | None = None
+    """The lane of the job, for `queued`; None: any lane."""
 
 
-StoreEventCallback = Callable[[StoreEvent], None]
+StoreEventCallback = Callable[[StoreEvent], bool | None]
+"""Returns True if this engine has a free worker for the queued job."""
 
 
 class BaseRefused(Exception):

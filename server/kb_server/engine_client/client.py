@@ -51,7 +51,13 @@ from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
 from kb_server.engine_client.problems import MAX_DETAIL, fault_of, name_of
-from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport, RetryPolicy
+from kb_server.engine_client.transport import (
+    HEALTH_SECONDS,
+    EngineRequest,
+    Exchange,
+    HttpTransport,
+    RetryPolicy,
+)
 from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
 B = TypeVar("B")
@@ -63,8 +69,6 @@ SLICE_SECONDS = 20.0
 _POLL_SECONDS = 0.25
 _WAITING_SHARE = 2 / 3
 """The share of the silence time-out that the engine may hold back a response."""
-HEALTH_SECONDS = 3.0
-"""Maximum silence of a health check, in seconds."""
 
 _TRUNCATED = "truncated"
 """Part of msgspec's message for truncated or empty JSON."""
@@ -75,10 +79,12 @@ ENFORCES_REACH = "access"
 class HttpEngine:
     """An `Engine` over HTTP, or over `exchange`.
 
-    `url` is the engine's base, `api_key` its bearer key (empty: no key is sent) or a function that returns
-    it, called again after the engine was unreachable. `read_timeout` is the time without a byte after which a
-    call fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`. The first call connects.
-    Additions of callers with quotas are counted here, for all tools: calls may raise ToolError too.
+    `url` is the engine's base, or those of several engines on one base, separated by commas; the version and
+    the features of one of them count for all. `api_key` is their bearer key (empty: no key is sent) or a
+    function that returns it, called again after the engine was unreachable. `read_timeout` is the time
+    without a byte after which a call fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`.
+    The first call connects. Additions of callers with quotas are counted here, for all tools: calls may raise
+    ToolError too.
     """
 
     def __init__(
@@ -112,8 +118,8 @@ class HttpEngine:
 
     @property
     def url(self) -> str:
-        """The engine's base URL, without credentials."""
-        return self._http.base
+        """The engine's base URLs, without credentials."""
+        return self._http.name
 
     @property
     def longest_wait(self) -> float:

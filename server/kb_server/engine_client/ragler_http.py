@@ -24,7 +24,6 @@ from kb_contracts.api.operations import (
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.access.grants import GRANT
 from kb_server.engine_client.client import (
-    HEALTH_SECONDS,
     Key,
     build_request,
     key_finder,
@@ -35,7 +34,7 @@ from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, EngineT
 from kb_server.engine_client.http1 import RawResponse
 from kb_server.engine_client.problems import FORBIDDEN, fault_of, problem_of
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.transport import EngineRequest, Exchange, HttpTransport
+from kb_server.engine_client.transport import HEALTH_SECONDS, EngineRequest, Exchange, HttpTransport
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -1,5 +1,9 @@
 """A backend over HTTP: kept connections, attempts, a circuit breaker, and faults of our own types.
 
+    HttpTransport     attempts, circuit breaker
+        Addresses     with several addresses: the least busy one, then another
+            Pool      the connections to one address
+
 The clients above know the operations and their responses. The transport knows neither: it repeats a request
 as often as is safe and allowed, and passes each response to the given reader. `RetryPolicy` and `Breaker`
 decide on repeating and blocking, without I/O and without a clock of their own.
@@ -12,6 +16,7 @@ import random
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -19,7 +24,8 @@ from typing import Protocol, TypeVar
 import aiohappyeyeballs
 from yarl import URL
 
-from kb_contracts.api.operations import AnyOperation
+from kb_config.shared import addresses
+from kb_contracts.api.operations import GET_READINESS, AnyOperation
 from kb_server.engine_client.errors import EngineFault, EngineTimeout, EngineUnreachable
 from kb_server.engine_client.http1 import BodyStream, Connection, RawResponse, reason_of
 from kb_server.engine_client.multipart import MultipartFile
@@ -28,11 +34,16 @@ from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
+HEALTH_SECONDS = 3.0
+"""Maximum silence of a health check, in seconds."""
 
 _CONNECTIONS = 512
 """Maximum number of connections: high enough that agents waiting for jobs do not block searches."""
 _EYEBALLS_SECONDS = 0.25
 """Delay before the next address of a host is tried in parallel, in seconds."""
+_FIRST_CHECK_SECONDS, _LAST_CHECK_SECONDS = 0.2, 10.0
+"""Longest pause before the first health check of an address that failed, and before any, in seconds."""
+_UNAVAILABLE = frozenset({502, 503, 504})
 _SMALL_BYTES = 64 * 1024
 """Maximum size of a body that is sent in one piece with its head, in bytes; else it goes in blocks."""
 
@@ -271,12 +282,122 @@ class Pool:
         self._idle.pop(connection, None)
 
 
+@dataclass(slots=True, eq=False)
+class _Address:
+    """The connections to one address; `turn` orders the addresses by their last use."""
+
+    pool: Pool
+    base: URL
+    under_way: int = 0
+    turn: int = 0
+    checking: asyncio.Task[None] | None = None
+    """Runs while the address is away."""
+
+    @property
+    def load(self) -> tuple[bool, int, int]:
+        return self.checking is not None, self.under_way, self.turn
+
+    def named(self, lines: bytes) -> bytes:
+        """Return the head of a request with the host of this address, its second line."""
+        first, _, others = lines.split(b"\r\n", 2)
+        return b"\r\n".join((first, f"Host: {self.base.host_port_subcomponent}".encode(), others))
+
+
+class Addresses:
+    """Connections to engines with one base at several addresses, whose URLs have the same path.
+
+        state   chosen                              ends
+        ------  ----------------------------------  ----------------------------------------------------
+        ready   with the fewest requests under way  away, if it is unreachable, silent or unavailable
+        away    after all ready ones have failed    ready, if it answers a request or its health check
+
+    The request goes on to another address at once if it can be repeated: the address was unreachable or
+    unavailable, or its response broke off and is not streamed. Each address is tried once.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[URL, Pool],
+        *,
+        clock: Clock,
+        jitter: Callable[[], float],
+        lost: Callable[[], None],
+    ) -> None:
+        self._all = [_Address(pool, base) for base, pool in pools.items()]
+        self._clock = clock
+        self._jitter = jitter
+        self._lost = lost
+        self._turns = 0
+
+    async def close(self) -> None:
+        """Close all connections permanently."""
+        for one in self._all:
+            self._is_back(one)
+            await one.pool.close()
+
+    async def exchange(self, request: EngineRequest) -> RawResponse:
+        """Send `request` to one address after the other; see `Pool.exchange`."""
+        untried = list(self._all)
+        while True:
+            one = min(untried, key=lambda each: each.load)
+            untried.remove(one)
+            self._turns += 1
+            one.turn = self._turns
+            one.under_way += 1
+            request.lines = one.named(request.lines)
+            try:
+                response = await one.pool.exchange(request)
+            except EngineFault as fault:
+                is_unanswered = isinstance(fault, EngineUnreachable)
+                if fault.transient or isinstance(fault, EngineTimeout):
+                    self._is_away(one)
+                if untried and fault.transient and (is_unanswered or request.stream is None):
+                    continue
+                if isinstance(fault, EngineUnreachable):
+                    fault.url = ", ".join(str(each.base) for each in self._all)
+                raise
+            finally:
+                one.under_way -= 1
+            if response.status not in _UNAVAILABLE:
+                self._is_back(one)
+                return response
+            self._is_away(one)
+            if not untried:
+                return response
+
+    def _is_away(self, one: _Address) -> None:
+        self._lost()
+        if one.checking is None:
+            one.checking = asyncio.create_task(self._check(one))
+
+    @staticmethod
+    def _is_back(one: _Address) -> None:
+        if one.checking is not None:
+            one.checking.cancel()
+            one.checking = None
+
+    async def _check(self, one: _Address) -> None:
+        """Check the health of an address until it is ready again, with growing pauses."""
+        line = f"GET {one.base.raw_path.rstrip('/')}{GET_READINESS.path} HTTP/1.1\r\nHost: \r\n\r\n"
+        made = 0
+        while True:
+            made += 1
+            pause = jittered(made, base=_FIRST_CHECK_SECONDS, cap=_LAST_CHECK_SECONDS, random=self._jitter)
+            await self._clock.sleep(pause)
+            with suppress(EngineFault):
+                check = EngineRequest(GET_READINESS, one.named(line.encode()), HEALTH_SECONDS)
+                if (await one.pool.exchange(check)).status not in _UNAVAILABLE:
+                    one.checking = None
+                    return
+
+
 class HttpTransport:
     """Sends requests to the backend at `url`, over kept connections; the first call opens one.
 
-    `tls` verifies a backend over HTTPS, by default with the system's authorities. With `exchange` requests
-    are sent over that instead; attempts and circuit breaker also apply to an engine in this process. `lost`
-    is called when the backend was unreachable or silent: it may have been replaced.
+    `url` may name several addresses of one backend, separated by commas. `tls` verifies a backend over HTTPS,
+    by default with the system's authorities. With `exchange` requests are sent over that instead; attempts
+    and circuit breaker also apply to an engine in this process. `lost` is called when the backend was
+    unreachable or silent: it may have been replaced.
     """
 
     def __init__(
@@ -290,14 +411,23 @@ class HttpTransport:
         exchange: Exchange | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.base = str(URL(url).with_user(None).with_query(None).with_fragment(None)).rstrip("/")
+        bases = [
+            str(URL(each).with_user(None).with_query(None).with_fragment(None)).rstrip("/")
+            for each in addresses(url)
+        ]
+        self.base = bases[0]
+        self.name = ", ".join(bases)
         self._policy = policy or RetryPolicy()
         self._clock = clock
         self._jitter = jitter
         self._lost = lost
         self._breaker = Breaker()
         self._last_failure = ""
-        self._exchange = exchange or Pool(URL(self.base), lost=lost, tls=tls)
+        if exchange is None:
+            pools = {URL(base): Pool(URL(base), lost=lost, tls=tls) for base in bases}
+            several = Addresses(pools, clock=clock, jitter=jitter, lost=lost)
+            exchange = several if len(pools) > 1 else pools[URL(self.base)]
+        self._exchange = exchange
 
     async def close(self) -> None:
         """Close the pool, for good."""
@@ -315,7 +445,7 @@ class HttpTransport:
                 now := self._clock.monotonic()
             ):
                 wait = round(self._breaker.wait(now), 1)
-                raise EngineUnreachable(self._last_failure, url=self.base, retry_after=wait)
+                raise EngineUnreachable(self._last_failure, url=self.name, retry_after=wait)
             made += 1
             try:
                 return await self.send_once(request, read)

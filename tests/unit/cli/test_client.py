@@ -178,3 +178,23 @@ def test_a_job_is_asked_for_until_it_has_ended() -> None:
     with answering(answer) as client:
         assert client.wait_for_job(JOB.id, clock=lambda: float(next(ticks))).status == "completed"
     assert waits == [json.dumps(WAIT_SECONDS)] * 3
+
+
+def test_a_request_goes_to_the_first_engine_that_accepts_a_connection() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        if request.url.host == "away":
+            raise httpx.ConnectError("refused")
+        return job("completed")
+
+    with EngineClient("http://away,http://here/", transport=httpx.MockTransport(answer)) as client:
+        for _ in range(2):
+            client.send_file("a.txt", io.BytesIO(b"granite"), m.FileFields())
+    assert asked == ["away", "here", "here"]
+    with (
+        EngineClient("http://away,http://away", transport=httpx.MockTransport(answer)) as client,
+        pytest.raises(CliError, match="no engine answers at http://away,http://away"),
+    ):
+        client.call(GET_STATUS)

@@ -41,6 +41,8 @@ IDLE_SECONDS = 300.0
 RETRY_SECONDS = 2.0
 
 CHANNEL = "kb"
+LISTENER = "kb listener"
+"""The name under which the server lists the connections that receive events."""
 
 _ESCAPED = {"\0": "\x01\x01", "\x01": "\x01\x02"}
 _RESTORED = {kept: original for original, kept in _ESCAPED.items()}
@@ -144,13 +146,13 @@ def not_ready(why: str = "The database does not answer. Retry when it is back.")
     return EngineError("not_ready", why, retry_after=RETRY_SECONDS)
 
 
-async def connect(address: Address, *, search_path: str = f"{SCHEMA}, public") -> Db:
+async def connect(address: Address, *, search_path: str = f"{SCHEMA}, public", name: str = "kb") -> Db:
     """Open a connection outside the pool; the caller closes it. Raises the exceptions of asyncpg."""
     db = await asyncpg.connect(
         address.url,
         timeout=CONNECT_SECONDS,
         command_timeout=WRITE_SECONDS,
-        server_settings=_settings(search_path),
+        server_settings=_settings(search_path) | {"application_name": name},
     )
     await _prepare(db)
     return db
@@ -172,6 +174,10 @@ def _settings(search_path: str) -> dict[str, str]:
 
 async def _prepare(db: Db) -> None:
     await db.set_type_codec("text", schema="pg_catalog", encoder=_encoded, decoder=_decoded, format="binary")
+
+
+async def _keep(_db: Db) -> None:
+    """Replace the pool's reset, a transaction of its own: statements here change no state of a session."""
 
 
 class Connections:
@@ -225,6 +231,7 @@ class Connections:
                     max_inactive_connection_lifetime=IDLE_SECONDS,
                     server_settings=_settings(self._search_path),
                     init=_prepare,
+                    reset=_keep,
                 )
             return self._pool
 

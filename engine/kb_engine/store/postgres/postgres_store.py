@@ -55,6 +55,7 @@ from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import (
     CHANNEL,
     GONE,
+    LISTENER,
     READ_SECONDS,
     Connections,
     Db,
@@ -71,6 +72,7 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.postgres_settings import EXACT_BELOW, LEASE_SECONDS
 from kb_engine.store.postgres.search.building import keep_index
+from kb_engine.store.postgres.search.renewal import keep_words
 from kb_engine.store.postgres.search.hybrid import find_candidates
 from kb_engine.store.postgres.search.words import Words
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
@@ -96,6 +98,15 @@ PART_BYTES = 1024 * 1024
 _PART = "INSERT INTO spool_parts (name, part, data) VALUES (?, ?, ?)"
 _ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
 _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
+
+_ALONE_SECONDS = 1.0
+"""Time without calls after no other engine was found, in seconds; a new one looks at the queue by itself."""
+_NOTIFY = "SELECT pg_notify(?, ?)"
+_CALL_ONE = (
+    "SELECT pg_notify(?, 'queued ' || pid || ' ' || ?) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND application_name = ? AND pid <> ? ORDER BY random() LIMIT 1"
+)
+"""Calls any of the other engines, without the one that calls."""
 
 _COPY = "part-"
 _YOUNG_SECONDS = 60.0  # another engine using this folder may have created a copy and not locked it yet
@@ -164,6 +175,10 @@ class PostgresStore(Store):
         self._search_path = search_path
         self._exact_below = exact_below
         self._background: list[asyncio.Task[None]] = []
+        self._callback: StoreEventCallback = lambda _: False
+        self._alone_until = 0.0
+        self._listener = 0
+        """The process of the server that serves the listener."""
 
     @property
     def context(self) -> bool:
@@ -181,6 +196,7 @@ class PostgresStore(Store):
 
     def subscribe(self, callback: StoreEventCallback) -> None:
         """Start the listener for events of other engines, the heartbeat, and the upkeep of the index."""
+        self._callback = callback
         self._background = [
             asyncio.create_task(self._listen(callback), name="kb-store-listener"),
             asyncio.create_task(self._beat_often(), name="kb-store-heartbeat"),
@@ -190,6 +206,8 @@ class PostgresStore(Store):
                 self._connections, self._address, self._search_path, self._exact_below, self._layout
             )
             self._background.append(asyncio.create_task(keeping, name="kb-store-index"))
+            renewing = keep_words(self._connections, self._layout)
+            self._background.append(asyncio.create_task(renewing, name="kb-store-words"))
 
     async def _beat_often(self) -> None:
         while True:
@@ -207,15 +225,20 @@ class PostgresStore(Store):
         """Listen on a separate connection and reconnect if it is lost; after each gap report `resumed`."""
 
         def receive(_db: Db, _pid: int, _channel: str, payload: str) -> None:
-            kind, _, job_id = payload.partition(" ")
-            if kind in {"queued", "ended", "cancelled", "cleared"}:  # ignores unknown events of later engines
-                callback(StoreEvent(kind, job_id or None))  # type: ignore[arg-type]
+            kind, _, subject = payload.partition(" ")
+            if kind in {"ended", "cancelled", "cleared"}:  # ignores unknown events of later engines
+                callback(StoreEvent(kind, subject or None))  # type: ignore[arg-type]
+            elif kind == "queued":
+                called, _, lane = subject.partition(" ")
+                if called in {"", str(self._listener)}:  # engines of earlier versions call all
+                    callback(StoreEvent("queued", lane=lane or None))  # type: ignore[arg-type]
 
         wait = _FIRST_WAIT
         while True:
             try:
                 lost = asyncio.Event()
-                db: Db = await connect(self._address)
+                db: Db = await connect(self._address, name=LISTENER)
+                self._listener = db.get_server_pid()
                 try:
                     db.add_termination_listener(lambda _, lost=lost: lost.set())
                     await db.add_listener(CHANNEL, receive)
@@ -345,10 +368,24 @@ class PostgresStore(Store):
             self._leases |= write.kept_leases
             self._leases -= write.dropped_leases
             try:
-                await write.send_notifications()
+                await self._publish(db, write.events)
             except (*GONE, asyncpg.PostgresError):  # the commit is final
                 db.terminate()
             return answer
+
+    async def _publish(self, db: Db, events: Sequence[StoreEvent]) -> None:
+        """Report events after the commit: a queued job to one engine, any other event to all.
+
+        Within the transaction a notification would serialize commits: the server holds a database-wide lock
+        from NOTIFY until the transaction is on disk. If this engine dies before it, the remaining engines
+        find the change at their next poll.
+        """
+        for event in events:
+            if event.kind != "queued":
+                await value(db, _NOTIFY, (CHANNEL, f"{event.kind} {event.job_id or ''}".rstrip()))
+            elif not self._callback(event) and self._alone_until < (now := time.monotonic()):
+                called = await changed(db, _CALL_ONE, (CHANNEL, event.lane or "", LISTENER, self._listener))
+                self._alone_until = 0.0 if called else now + _ALONE_SECONDS
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]], *, readonly: bool = True) -> T:
         if self._closing is not None:

@@ -28,8 +28,8 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
 from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.clock import SteadyClock
-from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, StoreEventKind, described
-from kb_engine.store.postgres.connection import CHANNEL, SCHEMA, Db, changed, from_base, rows, value
+from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, described
+from kb_engine.store.postgres.connection import SCHEMA, Db, changed, from_base, rows, value
 from kb_engine.store.repository.transaction import Read, Row, Write
 
 _ACCEPTING = 0x6B62_0002
@@ -154,7 +154,6 @@ class PostgresWrite(PostgresRead, Write):
         self._layout = layout
         self._lease_seconds = lease_seconds
         self._logs_changes = logs_changes
-        self._notifications: list[str] = []
         self._holds_base = False
         self._touched: list[int | None] = []
         self._chunks = self._words = self._states = 0
@@ -308,9 +307,6 @@ class PostgresWrite(PostgresRead, Write):
         self._words += words
         self._states += 1
 
-    def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
-        self._notifications.append(kind if job_id is None else f"{kind} {job_id}")
-
     async def finish(self) -> None:
         """Update the counters and the log; these are the last statements of the transaction."""
         if not self._touched and not self._states:
@@ -324,17 +320,6 @@ class PostgresWrite(PostgresRead, Write):
             # The next writer waits for this row, and then continues from the committed number.
             await rows(self.db, "UPDATE base SET changes = changes + ?", (logged,))
             await rows(self.db, _LOG, (logged, self._touched))
-
-    async def send_notifications(self) -> None:
-        """Notify the other engines, after the commit.
-
-        Within the transaction a notification would serialize commits: the server holds a database-wide lock
-        from NOTIFY until the transaction is on disk. If this engine dies before it, the remaining engines
-        find the change at their next poll.
-        """
-        if self._notifications:
-            sql = "SELECT pg_notify(?, told) FROM unnest(?::text[]) told"
-            await rows(self.db, sql, (CHANNEL, self._notifications))
 
 
 async def insert_postings(db: Db, chunk_ids: Sequence[int], analysed: Sequence[AnalysedChunk]) -> None:

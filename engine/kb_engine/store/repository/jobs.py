@@ -5,6 +5,7 @@ its oldest job.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,9 +25,10 @@ from kb_contracts.semantics.jobs import (
 )
 from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.clock import parse, stamp
-from kb_engine.store.port import FailedJob, LeasedJob, NewJob
+from kb_engine.store.port import FailedJob, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS
+from kb_engine.store.repository.sources import duplicate_for
 from kb_engine.store.repository.transaction import Read, Row, Write, makes_room, placeholders, settle
 from kb_engine.turns import LANES, Lane, lane_of, turn
 
@@ -72,7 +74,7 @@ async def accept(write: Write, new: NewJob) -> m.Job:
         await write.rows("INSERT INTO job_texts (job_id, text) VALUES (?, ?)", (new.id, new.text))
     if new.spool is not None:
         await write.keep_file(new.spool)
-    write.notify("queued")
+    write.events.append(StoreEvent("queued", lane=lane))
     return await find(write, new.id)
 
 
@@ -109,13 +111,13 @@ async def cancel(write: Write, job_id: str) -> m.Job:
         standing = await find(write, job_id)
         raise job_finished(standing.status)
     await _prune(write)
-    write.notify("cancelled", job_id)
+    write.events.append(StoreEvent("cancelled", job_id))
     return await find(write, job_id)
 
 
 async def cancel_all(write: Write) -> int:
     """Cancel all accepted jobs, drop the bytes of failed ones, and return the number of cancelled jobs."""
-    write.notify("cleared")
+    write.events.append(StoreEvent("cleared"))
     await let_go(write, [one.id for one in await failed(write)])
     return await _end(write, Event.CANCEL, "true", ())
 
@@ -159,7 +161,16 @@ async def take(
     if found is None:
         return None
     write.keep_lease(lease)
-    return _leased(found)
+    leased = _leased(found)
+    following = (
+        f"SELECT caller FROM jobs WHERE status IN ({placeholders(len(waiting))}) AND lane = ? "  # noqa: S608
+        "ORDER BY turn, seq LIMIT 1"
+    )
+    return replace(
+        leased,
+        is_duplicate=await duplicate_for(write, leased.job) is not None,
+        next_caller=await write.value(following, (*waiting, leased.lane)),
+    )
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
@@ -174,7 +185,7 @@ async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
     await _requeue(write, leased.job.id)
     moved = (lane, await _turn(write, leased.job.caller, lane), leased.job.id)
     await write.rows("UPDATE jobs SET lane = ?, turn = ?, attempts = attempts - 1 WHERE id = ?", moved)
-    write.notify("queued")
+    write.events.append(StoreEvent("queued", lane=lane))
     return True
 
 
@@ -232,7 +243,7 @@ async def complete(
     )
     await estimates.measure(write, job_id)
     await _prune(write)
-    write.notify("ended", job_id)
+    write.events.append(StoreEvent("ended", job_id))
     return await find(write, job_id)
 
 
@@ -247,7 +258,7 @@ async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool
     if not may_succeed_again(error.code, expected):
         await let_go(write, [job_id])
     await _prune(write)
-    write.notify("ended", job_id)
+    write.events.append(StoreEvent("ended", job_id))
     return True
 
 
@@ -269,7 +280,7 @@ async def retry(write: Write, job_id: str) -> m.Job:
         "started_at = NULL, finished_at = NULL WHERE id = ?",
         (target(Event.RETRY), await _turn(write, caller, lane), job_id),
     )
-    write.notify("queued")
+    write.events.append(StoreEvent("queued"))
     return await find(write, job_id)
 
 
@@ -306,7 +317,7 @@ async def release(write: Write) -> int:
         sql = "UPDATE jobs SET crashes = ?, rests_until = ? WHERE id = ?"
         await write.rows(sql, (crashes, rests_until(crashes, write.now), job_id))
     if found:
-        write.notify("queued")
+        write.events.append(StoreEvent("queued"))
     return len(found)
 
 
@@ -331,7 +342,7 @@ async def hand_back(write: Write, condition: str = "true", values: Sequence[Any]
         await _requeue(write, job_id)
         await write.rows("UPDATE jobs SET attempts = attempts - 1 WHERE id = ?", (job_id,))
     if found:
-        write.notify("queued")
+        write.events.append(StoreEvent("queued"))
 
 
 async def spooled(read: Read) -> set[str]:
@@ -367,7 +378,7 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
         (target(event), write.now, failed, *values, *allowed),
     )
     if any(kind == "update" or path is not None for _, _, kind, path in ended):
-        write.notify("queued")
+        write.events.append(StoreEvent("queued"))
     if not failed:
         await _drop_bytes(write, [(job_id, spool) for job_id, spool, *_ in ended])
         return len(ended)

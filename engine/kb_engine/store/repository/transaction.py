@@ -24,7 +24,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_engine.index.port import Vectors
 from kb_engine.store.clock import SteadyClock, parse, stamp
-from kb_engine.store.port import Bounds, Idempotency, Prepared, StoreEventKind
+from kb_engine.store.port import Bounds, Idempotency, Prepared, StoreEvent
 from kb_engine.store.repository.reach import Condition, of_document, reached
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -174,6 +174,8 @@ class Write(Read):
     """Statement that stores a timestamp; it must not wait for locks of running transactions."""
 
     bounds: Bounds
+    events: list[StoreEvent] = field(default_factory=list)
+    """The events to report after the commit."""
 
     @abstractmethod
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
@@ -261,9 +263,6 @@ class Write(Read):
 
     def drop_lease(self, lease: str) -> None:
         """Record, on commit, that this engine no longer holds the job of this lease."""
-
-    def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
-        """Notify the other engines on commit."""
 
 
 def placeholders(count: int) -> str:

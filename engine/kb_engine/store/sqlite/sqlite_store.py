@@ -36,7 +36,15 @@ from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.port import Candidates, Index, IndexQuery, Selection, Vector
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
-from kb_engine.store.port import DEFAULT_BOUNDS, Bounds, EmbedderIdentity, Found, Query, StoreEventCallback
+from kb_engine.store.port import (
+    DEFAULT_BOUNDS,
+    Bounds,
+    EmbedderIdentity,
+    Found,
+    Query,
+    StoreEvent,
+    StoreEventCallback,
+)
 from kb_engine.store.repository import jobs, originals, search, versions
 from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.sqlite.connection import (
@@ -161,6 +169,7 @@ class SqliteStore(Store):
         self._originals = originals
         self._context = context
         self._log_pages = 0
+        self._publish: Callable[[StoreEvent], object] = lambda _: None
         self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
@@ -203,13 +212,16 @@ class SqliteStore(Store):
         return await self._upkeep.renew_damaged()
 
     def subscribe(self, callback: StoreEventCallback) -> None:
-        """Do nothing: one process owns the base, so there are no changes by other engines."""
+        """Report queued jobs. There are no changes by other engines: one process owns the base."""
+        loop = asyncio.get_running_loop()
+        self._publish = lambda event: loop.call_soon_threadsafe(callback, event)
 
     async def _close(self) -> None:
         try:
             await self._upkeep.close()
             # If this fails, as on a full disk, `jobs.release` does the same at the next start.
             with suppress(EngineError, apsw.Error):
+                self._publish = lambda _: None
                 await self._run_write(jobs.hand_back, makes_room=False)
         finally:
             await asyncio.to_thread(self._let_go)
@@ -304,6 +316,7 @@ class SqliteStore(Store):
         staged: State | None = None
         added = 0
         dropped: set[str] = set()
+        events: list[StoreEvent] = []
         db = self._writer.connection()
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -318,6 +331,7 @@ class SqliteStore(Store):
                     logs_changes=logs_changes,
                 )
                 answers.append(run_to_end(work(write)))
+                events += write.events
                 if write.changes:
                     # Allocate memory before the commit; nothing may fail after it.
                     staged = self._index.stage(write.changes, staged)
@@ -335,6 +349,9 @@ class SqliteStore(Store):
         except BaseException:
             roll_back(db)
             raise
+        for event in events:
+            if event.kind == "queued":
+                self._publish(event)
         self._originals.remove(dropped)
         if self._log_pages >= CHECKPOINT_PAGES:
             # The commit is safe in the log; the checkpoint is retried after the next commit.

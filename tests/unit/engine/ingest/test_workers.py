@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,7 +20,7 @@ from kb_engine.ingest.workers import JobWaiters
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, sources, state, updates
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
-from kb_engine.turns import SHORT_BYTES
+from kb_engine.turns import LANES, SHORT_BYTES
 from tests.support.contract_objects import job_with
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
@@ -45,8 +46,8 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
 
 async def test_progress_names_the_step(parts: Parts) -> None:
     job_id = await parts.hold()
-    job = await parts.job(job_id)
-    assert (job.step, job.completed_steps, job.total_steps) == ("Generating embeddings", 0, 2)
+    job = await eventually_async(lambda: parts.job(job_id), lambda job: job.total_steps == 2, what="progress")
+    assert (job.step, job.completed_steps) == ("Generating embeddings", 0)
 
 
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
@@ -89,7 +90,6 @@ async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(t
     async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path, count=2) as parts:
         job_id = await parts.hold()
         await parts.store.write(jobs.release)
-        parts.workers.wake()
         await eventually_async(
             lambda: parts.job(job_id),
             lambda job: job.attempts == 2 and job.step != "started",
@@ -169,7 +169,6 @@ async def test_a_failed_job_is_done_when_it_is_tried_again(parts: Parts, kind: s
     assert (await parts.ended(job_id)).status == "failed"
     parts.embedder.poison = None
     await parts.store.once(None, jobs.retry, job_id)
-    parts.workers.wake()
     done = await parts.ended(job_id)
     assert (done.status, done.attempts, done.error) == ("completed", 2, None)
     await parts.workers.stop()
@@ -185,11 +184,33 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 
 
 class Vanishing(SqliteStore):
-    async def read(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        found = await super().read(operation, *args, **kwargs)
-        if operation is sources.duplicate_for and found is not None:
-            await self.once(None, documents.delete, found)
-        return found
+    async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        done = await super().write(operation, *args, **kwargs)
+        if operation is jobs.take and done is not None and done.is_duplicate:
+            duplicate = await self.read(sources.duplicate_for, done.job)
+            assert duplicate is not None
+            await self.once(None, documents.delete, duplicate)
+        return done
+
+
+class Counting(SqliteStore):
+    """Counts the transactions of workers."""
+
+    counted: ClassVar[Counter[str]]
+
+    async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        self.counted[operation.__name__] += 1
+        return await super().write(operation, *args, **kwargs)
+
+
+async def test_a_short_note_is_two_transactions_of_a_worker(tmp_path: Path) -> None:
+    """There is no further look at an empty queue; each lane has looked once at the start."""
+    Counting.counted = Counter()
+    async with parts_in(tmp_path, count=2, store=as_a(Counting)) as parts:
+        for number in range(8):
+            await parts.done(f"granite {number}")
+    del Counting.counted["report"]  # of a slow machine
+    assert Counting.counted == {"take": len(LANES) + 8, "commit": 8}
 
 
 class Full(SqliteStore):
@@ -236,7 +257,6 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
     job = await parts.store.write(updates.accept, note_id, m.NotePatch(text="copper mine"), once)
     assert isinstance(job, m.Job)
-    parts.workers.wake()
     assert (await parts.ended(job.id)).status == "completed"
     assert parts.pauses  # the job waited instead of failing
     document, text = await parts.store.read(documents.note, note_id)
@@ -255,7 +275,6 @@ async def test_an_update_follows_the_one_before_it_at_once_though_that_had_anoth
         job = await parts.store.write(updates.accept, note_id, patch, once)
         assert isinstance(job, m.Job)
         ids.append(job.id)
-        parts.workers.wake()
     await parts.embedding()
     parts.embedder.release.set()
     for job_id in ids:
@@ -277,7 +296,11 @@ async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
             parts.embedder.failures = 2
             job_id = await parts.accept("granite")
             await waiting.wait()
-            assert (await parts.job(job_id)).step == "Waiting for the embedding model"
+            await eventually_async(
+                lambda: parts.job(job_id),
+                lambda job: job.step == "Waiting for the embedding model",
+                what="the step",
+            )
             await parts.cancel(job_id)
         assert (await parts.job(job_id)).status == "cancelled"
         assert (await parts.done("basalt")).status == "completed"

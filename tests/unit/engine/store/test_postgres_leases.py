@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -18,7 +19,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Bounds, Idempotency, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import postgres_store as postgres_store
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres.connection import WRITERS, connect
+from kb_engine.store.postgres.connection import LISTENER, WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state, updates
 from tests.support.contract_objects import job_error
@@ -320,18 +321,52 @@ async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
     assert await received() == ("cleared", None)
 
 
+async def test_one_engine_is_called_for_a_queued_job_unless_the_accepting_one_has_room(two: Two) -> None:
+    called: list[str] = []
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    has_room = True
+
+    def hear(name: str, event: StoreEvent) -> bool:
+        if event.kind == "queued":
+            called.append(name)
+        if event.kind == "ended":
+            ended.put_nowait(name)
+        return name == "accepting" and has_room
+
+    async with opened(two.database) as third:
+        engines = {"accepting": two.one, "other": two.other, "third": third}
+        for name, engine in engines.items():
+            engine.store.subscribe(partial(hear, name))
+        await eventually_async(lambda: listeners(two.database), lambda count: count == 3, what="listeners")
+        for has_room, expected in ((True, 0), (False, 1)):
+            called.clear()
+            await two.one.ingest(new_note(f"a{has_room}"), prepared("a"))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                assert {await ended.get() for _ in engines} == set(engines)  # sent after the call
+            assert called.count("accepting") == 1
+            assert len(called) - 1 == expected
+
+
+def listeners(database: Database) -> Awaitable[int]:
+    return database.value(
+        "SELECT count(*) FROM pg_stat_activity "
+        f"WHERE datname = current_database() AND application_name = '{LISTENER}' AND query LIKE 'LISTEN%'"
+    )
+
+
 async def test_the_end_of_an_update_calls_the_other_engine_to_the_next_one(two: Two) -> None:
-    note = await two.one.ingest(new_note("a"), prepared("a"))
-    assert note.document_id is not None
-    once = Idempotency("key", "caller", "operation", "same")
-    await two.one.store.write(updates.accept, note.document_id, m.NotePatch(text="b"), once)
-    update = await two.one.take("mine")
     events: asyncio.Queue[StoreEvent] = asyncio.Queue()
     two.other.store.subscribe(events.put_nowait)
     async with asyncio.timeout(ANSWER_SECONDS):
         assert (await events.get()).kind == "resumed"
+        note = await two.one.ingest(new_note("a"), prepared("a"))
+        assert note.document_id is not None
+        once = Idempotency("key", "caller", "operation", "same")
+        await two.one.store.write(updates.accept, note.document_id, m.NotePatch(text="b"), once)
+        update = await two.one.take("mine")
         await two.one.store.write(jobs.fail, update.lease, update.job.id, job_error("internal"))
-        assert {(await events.get()).kind, (await events.get()).kind} == {"queued", "ended"}
+        kinds = [(await events.get()).kind for _ in range(5)]
+        assert kinds == ["queued", "ended", "queued", "queued", "ended"]
 
 
 async def test_a_listener_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:

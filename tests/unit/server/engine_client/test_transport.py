@@ -7,14 +7,17 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 from yarl import URL
 
 from kb_contracts.api.operations import GET_STATUS, AnyOperation
-from kb_server.engine_client.errors import EngineTimeout, EngineUnreachable
-from kb_server.engine_client.transport import EngineRequest, Pool
+from kb_server.engine_client.errors import EngineBadAnswer, EngineTimeout, EngineUnreachable
+from kb_server.engine_client.http1 import BodyStream
+from kb_server.engine_client.transport import Addresses, EngineRequest, Pool
+from kb_server.waiting import Clock
 from tests.support.certificates import self_signed
 from tests.support.eventually import eventually_async
 from tests.support.loop_clock import advance_loop, turns
@@ -37,6 +40,9 @@ class Peer:
     connections: int = 0
     open: set[Writer] = field(default_factory=set)
     heads: list[bytes] = field(default_factory=list)
+
+    def has_heads(self, count: int) -> bool:
+        return len(self.heads) == count
 
     async def serve(self, reader: Reader, writer: Writer) -> None:
         self.connections += 1
@@ -366,3 +372,110 @@ class TestTls:
         async with peer(ok, tls) as made, pool_to(made, scheme="https") as pool:
             with pytest.raises(EngineUnreachable, match="TLS failed"):
                 await pool.exchange(Question())
+
+
+async def unavailable(_reader: Reader, writer: Writer) -> None:
+    writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+
+
+async def breaks_off(_reader: Reader, writer: Writer) -> None:
+    writer.write(OK[:-1])
+    raise ConnectionResetError
+
+
+async def leaves(_reader: Reader, _writer: Writer) -> None:
+    raise ConnectionResetError
+
+
+def request(stream: BodyStream | None = None) -> Question:
+    return Question(lines=b"GET /search HTTP/1.1\r\nHost: first\r\n\r\n", stream=stream)
+
+
+@asynccontextmanager
+async def addresses_of(*peers: Peer, sleep: Callable[[float], Awaitable[None]]) -> AsyncIterator[Addresses]:
+    bases = [URL(f"http://127.0.0.1:{made.port}") for made in peers]
+    pools = {base: Pool(base, lost=lambda: None) for base in bases}
+    made = Addresses(pools, clock=Clock(sleep=sleep), jitter=lambda: 1.0, lost=lambda: None)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def long_pause(_seconds: float) -> None:
+    await asyncio.Event().wait()
+
+
+class TestSeveralAddresses:
+    async def test_the_address_with_the_fewest_requests_is_chosen_and_named(self) -> None:
+        free = asyncio.Event()
+
+        async def held(_reader: Reader, writer: Writer) -> None:
+            await free.wait()
+            writer.write(OK)
+
+        async with peer(held) as slow, peer(ok) as quick, addresses_of(slow, quick, sleep=long_pause) as both:
+            waiting = asyncio.create_task(both.exchange(request()))
+            await eventually_async(lambda: slow.heads, what="the first request")
+            for _ in range(3):
+                await both.exchange(request())
+            free.set()
+            await waiting
+            assert (len(slow.heads), len(quick.heads)) == (1, 3)
+            assert f"\r\nHost: 127.0.0.1:{quick.port}\r\n".encode() in quick.heads[0]
+
+    @pytest.mark.parametrize("fault", [leaves, unavailable, breaks_off])
+    async def test_a_request_goes_on_to_another_address_and_the_failed_one_is_left_out(
+        self, fault: Callable[[Reader, Writer], Awaitable[None]]
+    ) -> None:
+        async with peer(fault) as bad, peer(ok) as good, addresses_of(bad, good, sleep=long_pause) as both:
+            for _ in range(3):
+                assert (await both.exchange(request())).body == b"OK"
+            assert (len(bad.heads), len(good.heads)) == (1, 3)
+
+    async def test_an_address_is_used_again_once_its_health_check_succeeds(self) -> None:
+        answers, pauses, is_due = [unavailable, unavailable, unavailable], list[float](), asyncio.Semaphore(0)
+
+        async def recovers(reader: Reader, writer: Writer) -> None:
+            await (answers.pop() if answers else ok)(reader, writer)
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            await is_due.acquire()
+
+        async with peer(recovers) as away, peer(ok) as other, addresses_of(away, other, sleep=sleep) as both:
+            await both.exchange(request())
+            for asked in (2, 3, 4):
+                is_due.release()
+                await eventually_async(partial(away.has_heads, asked), what="a health check")
+            assert pauses == [0.2, 0.4, 0.8]
+            assert away.heads[-1].startswith(b"GET /readyz HTTP/1.1\r\n")
+            await eventually_async(lambda: both._all[0].checking is None, what="the address is ready")
+            await both.exchange(request())
+            assert not away.heads[-1].startswith(b"GET /readyz")
+
+    async def test_the_fault_is_raised_when_all_addresses_are_away(self) -> None:
+        async with peer(leaves) as one, peer(leaves) as two, addresses_of(one, two, sleep=long_pause) as both:
+            for tried in (1, 2):
+                with pytest.raises(EngineUnreachable) as raised:
+                    await both.exchange(request())
+                assert raised.value.url == f"http://127.0.0.1:{one.port}, http://127.0.0.1:{two.port}"
+                assert len(one.heads) == len(two.heads) == tried
+
+    async def test_a_silent_or_half_streamed_response_is_not_requested_again(self) -> None:
+        streamed = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 2\r\n\r\nO"
+
+        async def half(_reader: Reader, writer: Writer) -> None:
+            writer.write(streamed)
+            raise ConnectionResetError
+
+        async with peer(half) as bad, peer(ok) as good, addresses_of(bad, good, sleep=long_pause) as both:
+            with pytest.raises(EngineBadAnswer, match="broke off"):
+                await both.exchange(request(BodyStream("a/b")))
+        async with peer(silent) as bad, peer(ok) as good, addresses_of(bad, good, sleep=long_pause) as both:
+            asked = request()
+            asked.read_timeout = SILENCE
+            with pytest.raises(EngineTimeout):
+                await both.exchange(asked)
+            await both.exchange(request())
+            assert (len(bad.heads), len(good.heads)) == (1, 1)

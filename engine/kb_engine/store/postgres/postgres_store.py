@@ -12,6 +12,10 @@ every third of a lease   renew the leases and unaccepted files of this engine
                          remove the files of uploads that have ended without acceptance
 LISTEN                   pass events of other engines to this engine's workers and waiting requests
 
+A queued job is offered to this engine's own workers. If they have no room, one other engine is called; each
+engine also looks at the queue now and then. The end of a job is reported to all engines, because any may have
+a waiting request.
+
 Uploads are stored in the database, in parts, so that any engine that takes a job has its file:
 
     receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in the same transaction; for a failed
@@ -365,12 +369,12 @@ class PostgresStore(Store):
             self._leases |= write.kept_leases
             self._leases -= write.dropped_leases
             try:
-                await self._tell(db, write.events)
+                await self._report(db, write.events)
             except (*GONE, asyncpg.PostgresError):  # the commit is final
                 db.terminate()
             return answer
 
-    async def _tell(self, db: Db, events: Sequence[StoreEvent]) -> None:
+    async def _report(self, db: Db, events: Sequence[StoreEvent]) -> None:
         """Report events after the commit: a queued job to one engine, any other event to all.
 
         Within the transaction a notification would serialize commits: the server holds a database-wide lock

@@ -187,7 +187,9 @@ class Vanishing(SqliteStore):
     async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         done = await super().write(operation, *args, **kwargs)
         if operation is jobs.take and done is not None and done.is_duplicate:
-            await self.once(None, documents.delete, await self.read(sources.duplicate_for, done.job))
+            document_id = await self.read(sources.duplicate_for, done.job)
+            assert document_id is not None
+            await self.once(None, documents.delete, document_id)
         return done
 
 

@@ -21,7 +21,11 @@ FROM builder AS server-dependencies
 RUN python requirements.py server otel >server.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r server.txt
 
-FROM builder AS engine-dependencies
+FROM builder AS engine-slim-dependencies
+RUN python requirements.py engine >engine.txt \
+ && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r engine.txt
+
+FROM engine-slim-dependencies AS engine-dependencies
 RUN python requirements.py engine ocr postgres qdrant >engine.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r engine.txt
 
@@ -84,11 +88,9 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 ENTRYPOINT ["kb"]
 CMD ["serve"]
 
-FROM runtime AS engine
+FROM runtime AS engine-runtime
 LABEL org.opencontainers.image.title="kb engine" \
       org.opencontainers.image.description="The engine of kb: documents, words, vectors and a durable queue"
-COPY --from=engine-dependencies /opt/kb /opt/kb
-COPY --from=wheel /app /opt/kb
 ENV KB_ENGINE_HOST=0.0.0.0 KB_ENGINE_PORT=8000
 EXPOSE 8000
 VOLUME ["/data"]
@@ -97,6 +99,15 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
        "KB_ENGINE_TLS_CERT"]
 ENTRYPOINT ["kb"]
 CMD ["engine"]
+
+# The base in SQLite and its own index; no OCR.
+FROM engine-runtime AS engine-slim
+COPY --from=engine-slim-dependencies /opt/kb /opt/kb
+COPY --from=wheel /app /opt/kb
+
+FROM engine-runtime AS engine
+COPY --from=engine-dependencies /opt/kb /opt/kb
+COPY --from=wheel /app /opt/kb
 
 FROM runtime AS simulator
 LABEL org.opencontainers.image.title="kb simulator" \

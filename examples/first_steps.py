@@ -216,7 +216,7 @@ async def steps(options: argparse.Namespace) -> None:
     """Connect, list the tools, run the steps, and remove the added documents."""
     async with connected(options) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
-        check(len(tools) == 9, f"{len(tools)} tools: {', '.join(tools)}")
+        check("kb_search" in tools, f"{len(tools)} tools: {', '.join(tools)}")
         agent = Agent(client)
         try:
             await documents(agent, options)

@@ -14,14 +14,14 @@ import argparse
 import io
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -29,7 +29,8 @@ from kb_cli.archives import Archives
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exclusion import exclusion
-from kb_cli.output import CliError, Exit, Output, printable_line
+from kb_cli.output import CliError, Exit, Output, counted, printable_line
+from kb_cli.properties import ENDS, NO_DETAILS, Details, of_front_matter
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
@@ -175,16 +176,6 @@ def unknown_format(extension: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
-    """Properties of a file or a text beside its content. `notes`: remarks for the user."""
-
-    title: str | None = None
-    tags: Sequence[str] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A file to send. `named`: the user named it, so that skipping it is a failure. `source`: the source path
     of its document. `unpack`: opens the content of a member of an archive.
@@ -194,8 +185,12 @@ class Found:
     size: int
     named: bool
     source: str
-    details: Details = Details()
+    details: Details = NO_DETAILS
     unpack: Callable[[], io.RawIOBase] | None = None
+
+    def opened(self) -> io.RawIOBase:
+        """Return its content, to be closed by the caller."""
+        return self.unpack() if self.unpack else io.FileIO(self.path)
 
     @property
     def label(self) -> str:
@@ -412,7 +407,7 @@ class Adding:
         except KeyboardInterrupt:
             done = sum(result.outcome in _DONE for result in self._results)
             sent = f", {len(self._waiting)} more sent and in progress" if self._waiting else ""
-            message = f"interrupted: {done} of {self.progress.files} files added{sent}"
+            message = f"interrupted: {done} of {counted(self.progress.files, 'file')} added{sent}"
             raise CliError(Exit.INTERRUPTED, f"{message}; the same command continues") from None
         return self._results
 
@@ -431,6 +426,10 @@ class Adding:
             return
         from kb_cli.client import UnsupportedFormat
 
+        if file.details == NO_DETAILS and kind in ENDS:
+            # A failure to read the file is reported when it is sent.
+            with suppress(OSError), io.BufferedReader(file.opened()) as content:
+                file = replace(file, details=of_front_matter(content, len(self.tags)))
         try:
             self._submit(file, partial(self._send_file, file))
         except UnsupportedFormat:
@@ -465,8 +464,7 @@ class Adding:
             return
 
     def _send_file(self, file: Found) -> m.Job:
-        raw = file.unpack() if file.unpack else io.FileIO(file.path)
-        with _Watched(raw, self.progress) as content:
+        with _Watched(file.opened(), self.progress) as content:
             return self.client.send_file(
                 file.path.name, content, self._fields(file), as_text=self.as_text, encoding=self.encoding
             )

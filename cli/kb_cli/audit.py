@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kb_cli.config import ClientSettings, read
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_config.audit import AuditSettings
 from kb_config.audit_chains import Entry, Head, Wanted, check, entries, heads
 
@@ -38,13 +38,13 @@ def _list(folder: Path, options: argparse.Namespace, out: Output) -> None:
     if out.answered(lines):
         return
     columns = ["at", "part", "who", "action", "outcome", "documents", "address", "correlation id"]
-    out.table(columns, [_row(entry) for entry in lines])
+    out.table(columns, [_row(out.when(entry.at), entry) for entry in lines])
 
 
-def _row(entry: Entry) -> list[object]:
+def _row(at: str, entry: Entry) -> list[object]:
     documents = " ".join(entry.documents) or (None if entry.found is None else f"{entry.found} found")
     return [
-        entry.at,
+        at,
         entry.part,
         entry.who or entry.user,
         entry.action,
@@ -60,8 +60,8 @@ def _check(folder: Path, known: str | None, out: Output) -> int:
     if not out.answered({"holds": not breaks, "breaks": breaks}):
         for each in breaks:
             out.text(f"{each.chain}, line {each.number}: {each.what}", style="red")
-        count = len(heads(folder))
-        out.text(f"{count} chains" + (f", broken in {len(breaks)} places" if breaks else ", all hold"))
+        verdict = f"broken in {counted(len(breaks), 'place')}" if breaks else "unbroken"
+        out.text(f"{counted(len(heads(folder)), 'chain')}, {verdict}")
     return Exit.FAILED if breaks else Exit.OK
 
 

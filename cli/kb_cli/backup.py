@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from kb_cli.config import read
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseRefused
 from kb_engine.store.sqlite.backup import Backup, BackupRefused, back_up
@@ -52,7 +52,8 @@ def _of_sqlite(options: argparse.Namespace) -> EngineSettings:
 
 def _report(out: Output, made: Backup, what: str) -> None:
     if not out.answered(made):
-        counts = f"{made.documents} documents, {made.chunks} chunks, {made.uploads} uploads that wait"
-        counts += f", {made.failed_uploads} of failed jobs" if made.failed_uploads else ""
-        counts += f", {made.originals} files" if made.originals else ""
-        out.text(f"{counts}, of {made.made_at}: {what}", style="green")
+        counts = f"{counted(made.documents, 'document')}, {counted(made.chunks, 'chunk')}"
+        counts += f", {counted(made.uploads, 'upload')} not yet read" if made.uploads else ""
+        counts += f", {counted(made.failed_uploads, 'upload')} of failed jobs" if made.failed_uploads else ""
+        counts += f", {counted(made.originals, 'file')}" if made.originals else ""
+        out.text(f"{counts}, as of {out.when(made.made_at)}: {what}", style="green")

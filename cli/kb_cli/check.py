@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kb_cli.config import offline_embedder, read
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_engine.care.check import Check
 from kb_engine.composition import filled_by, open_store
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         out.note("kb check --repair rebuilds derived data and lists the remaining damage")
     if not out.answered(found):
         mended = f", {repaired} repaired" if repaired else ""
-        summary = f"{found['documents']} documents checked, {len(hurt)} damaged{mended}"
+        summary = f"{counted(found['documents'], 'document')} checked, {len(hurt)} damaged{mended}"
         out.text(summary, style="green" if is_whole else "yellow")
     return Exit.OK if is_whole else Exit.FAILED
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import takewhile
-from typing import get_args
+from typing import Any, get_args
 
 from kb_cli import VERSION
 from kb_cli.commands import (
@@ -23,12 +23,14 @@ from kb_cli.commands import (
     EMBEDDER,
     ENGINE,
     ENGINE_URL,
+    GROUPS,
     HOME,
     JSON,
     LABELS,
     LIMIT,
     POSITIVE,
     SETTINGS,
+    Argument,
     Command,
     arg,
     number,
@@ -36,23 +38,24 @@ from kb_cli.commands import (
 from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, did_you_mean, printable_line
 from kb_cli.parts import parts
 from kb_config.installing import install_command
+from kb_config.parts import imported
 from kb_config.settings import SettingsError
 from kb_contracts.api import models as m
 
 _EXAMPLES = """\
-examples:
-  kb up                                       start engine and MCP server
-  kb add reports/ --collection documents      add a folder
-  kb search "pension revaluation" --top 5     find passages
-  kb sync notes/ --collection notes           synchronize a collection with a folder
-  kb addnote "User prefers short answers" --tags collection:memory
-  kb updatenote 42 "User prefers bullet points"
-  kb stdio --toolset textfile --file notes.txt
+Examples
+  kb up                                           start engine and MCP server
+  kb add reports/ --collection documents          add a folder
+  kb search "pension revaluation" --top 5         find passages
+  kb addnote "User prefers short answers" --collection memory
 
-settings: flags override the environment, which overrides the file of --config, KB_CONFIG or ./kb.toml;
-`kb config` shows all settings.
+`kb COMMAND --help` shows the arguments of a command; `kb config` shows all settings.
+Options override the environment, which overrides the file of --config, KB_CONFIG or ./kb.toml.
 
 """
+_SHARED = ("--config", "--url", "--api-key", "--json", "--home")
+"""Options of many commands, which stand last in their help."""
+_SHELLS = ("bash", "zsh", "fish")
 
 _HOST = arg("--host", help="address to listen on")
 _TOOLSETS = arg("--toolsets", metavar="NAME,...", help="toolsets at /mcp")
@@ -66,7 +69,7 @@ _SUPERVISED = arg("--supervised", type=int, metavar="FD", help=argparse.SUPPRESS
 _NO_WAIT = arg("--no-wait", action="store_true", help="do not wait until the note is searchable")
 
 _CORE = (
-    Command("up", "kb_cli.up:run", "run engine and MCP server together", (
+    Command("up", "run", "kb_cli.up:run", "run engine and MCP server together", (
         *SETTINGS,
         HOME,
         arg("--port", help="port of the MCP server"),
@@ -76,7 +79,7 @@ _CORE = (
         _TOOLSETS,
         _LEVEL,
     ), ("server", "engine")),
-    Command("serve", "kb_cli.run:serve", "run the MCP server over HTTP", (
+    Command("serve", "run", "kb_cli.run:serve", "run the MCP server over HTTP", (
         *SETTINGS,
         _HOST,
         arg("--port", help="port to listen on"),
@@ -87,7 +90,7 @@ _CORE = (
         _LEVEL,
         _SUPERVISED,
     ), ("server",)),
-    Command("stdio", "kb_cli.run:stdio", "run an MCP server on stdin and stdout", (
+    Command("stdio", "run", "kb_cli.run:stdio", "run an MCP server on stdin and stdout", (
         *SETTINGS,
         arg("--toolset", dest="toolsets", metavar="NAME", help="toolset to serve (default: KB_TOOLSETS)"),
         arg("--file", dest="text_file", metavar="PATH", help="text file of the toolset textfile"),
@@ -95,7 +98,7 @@ _CORE = (
         *_BACKENDS,
         _LEVEL,
     ), ("server",)),
-    Command("engine", "kb_cli.run:engine", "run the engine over HTTP", (
+    Command("engine", "run", "kb_cli.run:engine", "run the engine over HTTP", (
         *SETTINGS,
         _HOST,
         arg("--port", help="port to listen on; 0: any free one"),
@@ -107,32 +110,32 @@ _CORE = (
         _SUPERVISED,
     ), ("engine",)),
     Command(
-        "reindex",
+        "reindex", "keep",
         "kb_cli.run:reindex",
-        "re-embed a base with another model, while no engine uses it",
+        "re-embed an unused base with another model",
         (*SETTINGS, JSON, HOME, EMBEDDER),
         ("engine",),
     ),
-    Command("backup", "kb_cli.backup:backup", "copy a base, even while an engine uses it", (
+    Command("backup", "keep", "kb_cli.backup:backup", "copy a base, even while an engine uses it", (
         *SETTINGS, JSON, HOME,
         arg("copy", metavar="FOLDER", help="a new folder"),
         arg("--damaged", action="store_true", help="copy the undamaged parts of a damaged base"),
     ), ("engine",)),
-    Command("restore", "kb_cli.backup:restore", "create a base from a copy made by kb backup", (
+    Command("restore", "keep", "kb_cli.backup:restore", "create a base from a copy made by kb backup", (
         *SETTINGS, JSON, HOME,
         arg("copy", metavar="FOLDER", help="folder written by kb backup"),
     ), ("engine",)),
-    Command("migrate", "kb_cli.migrate:run", "copy a base to another database, while no engine uses either", (
+    Command("migrate", "keep", "kb_cli.migrate:run", "copy a base to another database, both unused", (
         *SETTINGS, JSON, HOME,
         arg("source", metavar="SOURCE", help="sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE"),
         arg("target", metavar="TARGET", help="the same for an empty or new base"),
     ), ("engine",)),
-    Command("check", "kb_cli.check:run", "check a base for damage, while no engine uses it", (
+    Command("check", "prove", "kb_cli.check:run", "check an unused base for damage", (
         *SETTINGS, JSON, HOME, EMBEDDER,
         arg("--deep", action="store_true", help="also re-embed all passages and compare their vectors"),
         arg("--repair", action="store_true", help="rebuild wrong or missing derived data"),
     ), ("engine",)),
-    Command("sim", "kb_cli.run:simulator", "run a simulated engine with faults on request", (
+    Command("sim", "prove", "kb_cli.run:simulator", "run a simulated engine with faults on request", (
         *SETTINGS,
         arg("--seed", help="seed of random decisions (7)"),
         _HOST,
@@ -142,7 +145,7 @@ _CORE = (
         arg("--jobs", metavar="POLICY",
              help="outcome of jobs: at-once (default), polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"),
     )),
-    Command("search", "kb_cli.documents:search", "search for passages", (
+    Command("search", "find", "kb_cli.documents:search", "search for passages", (
         *ENGINE,
         *LABELS,
         arg("query", help='words or a question; "a phrase" and -word in it, in single quotes'),
@@ -156,7 +159,7 @@ _CORE = (
         arg("--explain", action="store_true", help="explain why each passage was found, and its score"),
         arg("--full", action="store_true", help="show complete passages"),
     )),
-    Command("get", "kb_cli.documents:get", "show a document, or list documents", (
+    Command("get", "find", "kb_cli.documents:get", "show a document, or list documents", (
         *ENGINE,
         *LABELS,
         arg("document", nargs="?", metavar="ID", help="number or uid of the document (default: list all)"),
@@ -167,7 +170,7 @@ _CORE = (
         arg("--limit", type=LIMIT, metavar="N",
              help="maximum number of chunks (default 200) or documents (default 1000)"),
     )),
-    Command("collections", "kb_cli.state:collections", "list, show or describe collections", (
+    Command("collections", "find", "kb_cli.state:collections", "list, show or describe collections", (
         *ENGINE,
         arg("collection", nargs="?", metavar="NAME",
              help="name or id of the collection (default: list all)"),
@@ -177,19 +180,22 @@ _CORE = (
         arg("--scenario", action="append", metavar="WHEN",
              help="set its usage scenario; repeatable"),
     )),
-    Command("status", "kb_cli.state:status", "show the state of the engine", ENGINE),
-    Command("jobs", "kb_cli.state:jobs", "list, show or retry jobs", (
+    Command("status", "run", "kb_cli.state:status", "show the state of the engine", ENGINE),
+    Command("jobs", "run", "kb_cli.state:jobs", "list, show or retry jobs", (
         *ENGINE,
         arg("job", nargs="?", metavar="ID", help="id of the job (default: list recent jobs)"),
         arg("--retry", action="store_true", help="retry this failed job"),
         arg("--status", choices=get_args(m.JobStatus), help="only jobs with this status"),
         arg("--limit", type=LIMIT, default=50, metavar="N", help="maximum number of jobs (default 50)"),
     )),
-    Command("config", "kb_cli.config:show", "show all settings", (*SETTINGS, JSON)),
-    Command("doctor", "kb_cli.doctor:run", "diagnose the installation and suggest remedies", (
+    Command("config", "run", "kb_cli.config:show", "show all settings", (*SETTINGS, JSON)),
+    Command("completion", "run", "kb_cli.completion:run", "print the completion script of a shell", (
+        arg("shell", choices=_SHELLS, help="bash, zsh or fish"),
+    )),
+    Command("doctor", "prove", "kb_cli.doctor:run", "diagnose the installation and suggest remedies", (
         *SETTINGS, ENGINE_URL, JSON,
     ), ("server",)),
-    Command("verify", "kb_cli.verify:run", "verify an engine against the contract", (
+    Command("verify", "prove", "kb_cli.verify:run", "verify an engine against the contract", (
         *ENGINE,
         arg("target", nargs="?", metavar="URL", help="URL of the engine (default: KB_ENGINE_URL)"),
         arg("--report", metavar="DIR", help="write junit.xml and verification.html to this folder"),
@@ -205,7 +211,7 @@ _CORE = (
         arg("--timeout", type=number(float, 1, 3_600), default=90.0, metavar="S",
              help="time-out of a response, in seconds, up to 30 of them waiting for a job (default 90)"),
     ), ("verify",)),
-    Command("addnote", "kb_cli.documents:add_note", "add a note", (
+    Command("addnote", "add", "kb_cli.documents:add_note", "add a note", (
         *ENGINE,
         *LABELS,
         arg("text", help="text of the note; -: read from stdin"),
@@ -213,7 +219,7 @@ _CORE = (
         arg("--source-path", metavar="PATH", help="path or URL of the source"),
         _NO_WAIT,
     )),
-    Command("updatenote", "kb_cli.documents:update_note", "replace the text of a note", (
+    Command("updatenote", "add", "kb_cli.documents:update_note", "replace the text of a note", (
         *ENGINE,
         arg("document_id", type=POSITIVE, metavar="ID", help="number of the note"),
         arg("text", help="new text; -: read from stdin"),
@@ -222,7 +228,7 @@ _CORE = (
              help="update only if the current version is N"),
         _NO_WAIT,
     )),
-    Command("add", "kb_cli.add:run", "add files, folders and web pages", (
+    Command("add", "add", "kb_cli.add:run", "add files, folders and web pages", (
         *ENGINE,
         *LABELS,
         arg("paths", nargs="+", metavar="PATH", help="file, folder (recursive), ZIP, mbox or URL"),
@@ -234,13 +240,13 @@ _CORE = (
         arg("--private", action="store_true", help="also fetch URLs at non-public addresses"),
         arg("--whole-page", action="store_true", help="keep navigation and footers of fetched pages"),
     )),
-    Command("rm", "kb_cli.documents:remove", "remove documents", (
+    Command("rm", "keep", "kb_cli.documents:remove", "remove documents", (
         *ENGINE,
         arg("documents", nargs="+", metavar="ID", help="number or uid of the document"),
         arg("--purge", action="store_true", help="keep no copy and no earlier versions"),
         arg("--yes", action="store_true", help="do not ask for confirmation"),
     )),
-    Command("history", "kb_cli.history:run", "show and restore earlier versions and removed documents", (
+    Command("history", "keep", "kb_cli.history:run", "show and restore versions and removed documents", (
         *ENGINE,
         arg("document", nargs="?", metavar="ID",
              help="number or uid of the document (default: list removed documents)"),
@@ -253,7 +259,7 @@ _CORE = (
         arg("--limit", type=LIMIT, default=100, metavar="N",
              help="maximum number of versions (default 100)"),
     )),
-    Command("audit", "kb_cli.audit:run", "show or check the audit log (KB_AUDIT)", (
+    Command("audit", "prove", "kb_cli.audit:run", "show or check the audit log (KB_AUDIT)", (
         *SETTINGS,
         HOME,
         JSON,
@@ -274,13 +280,13 @@ _CORE = (
         arg("--check", action="store_true", help="check that no line has been changed"),
         arg("--known", metavar="FILE", help="also compare with this earlier output of --heads"),
     )),
-    Command("move", "kb_cli.documents:move", "move a document to another collection", (
+    Command("move", "keep", "kb_cli.documents:move", "move a document to another collection", (
         *ENGINE,
         arg("document", metavar="ID", help="number or uid of the document"),
         arg("to", metavar="COLLECTION", help="name of the new collection"),
         arg("--new", action="store_true", help="create the collection if it does not exist"),
     ), ("server",)),
-    Command("keys", "kb_cli.keys:run", "create, list, revoke and rotate keys", (
+    Command("keys", "run", "kb_cli.keys:run", "create, list, revoke and rotate keys", (
         *SETTINGS, JSON, HOME,
         arg("action", choices=("create", "list", "revoke", "rotate"), help="action"),
         arg("key", nargs="?", metavar="KEY", help="name or id of the key"),
@@ -321,28 +327,51 @@ def _build_parsers(
 ) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """Return the parser of `kb`, and the parsers of these commands by name."""
     formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
-    parser = argparse.ArgumentParser(
-        prog="kb",
-        description="A knowledge base that AI agents use over MCP.",
-        epilog=_EXAMPLES + EXIT_STATUSES,
-        formatter_class=formatter,
-        allow_abbrev=False,
-    )
+    parser = _Root(prog="kb", usage="kb COMMAND [ARGUMENTS]", given=given)
     parser.add_argument("-V", "--version", action="version", version=f"kb {VERSION}")
-    parsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    parsers = parser.add_subparsers(
+        metavar="COMMAND", dest="command", required=True, parser_class=argparse.ArgumentParser
+    )
     for command in given:
         one = parsers.add_parser(
             command.name,
             help=command.summary,
+            usage=f"kb {command.name} [OPTIONS]{''.join(map(_positional, command.arguments))}",
             description=command.summary[0].upper() + command.summary[1:] + ".",
-            epilog=EXIT_STATUSES,
+            epilog="`kb --help` lists the exit statuses, and where settings come from.",
             formatter_class=formatter,
             allow_abbrev=False,
         )
+        shared = one.add_argument_group("common options")
         for names, options in command.arguments:
-            one.add_argument(*names, **options)
+            (shared if names[0] in _SHARED else one).add_argument(*names, **options)
         one.set_defaults(run=command.run, extras=command.extras)
     return parser, parsers.choices
+
+
+class _Root(argparse.ArgumentParser):
+    """The parser of `kb`, whose help lists the commands by purpose."""
+
+    def __init__(self, given: Sequence[Command], **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self._given = given
+
+    def format_help(self) -> str:
+        """Return the help of `kb`."""
+        lines = [self.format_usage(), "A knowledge base that AI agents use over MCP.", ""]
+        for group, heading in GROUPS.items():
+            members = [f"  {each.name:<14}{each.summary}" for each in self._given if each.group == group]
+            lines += [heading, *members, ""]
+        return "\n".join(lines) + "\n" + _EXAMPLES + EXIT_STATUSES
+
+
+def _positional(argument: Argument) -> str:
+    """Return an argument as in a usage line; empty for an option."""
+    name, options = argument.names[0], argument.options
+    if name.startswith("-"):
+        return ""
+    label = options.get("metavar") or "|".join(options.get("choices", ())) or name.upper()
+    return {"?": f" [{label}]", "+": f" {label} ..."}.get(options.get("nargs", ""), f" {label}")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -388,17 +417,16 @@ def _check_options(parser: argparse.ArgumentParser, arguments: Sequence[str], na
 
 def dispatch(arguments: Sequence[str]) -> int:
     """Run the command of `arguments`; return the exit status. Raises SystemExit as argparse, with 0 or 2."""
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
+        import_module("argcomplete").autocomplete(build_parser())
     options = _parse(arguments)
     # A terminal that cannot show a character gets its escape, so that no output fails for that reason.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        module, _, function = options.run.partition(":")
-        status = (
-            getattr(import_module(module), function)(options, Output(as_json=getattr(options, "json", False)))
-            or Exit.OK
-        )
+        run = imported(options.run)
+        status = run(options, Output(as_json=getattr(options, "json", False))) or Exit.OK
         sys.stdout.flush()
     except CliError as error:
         return _fail(options, error.message, error.status)

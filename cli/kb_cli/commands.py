@@ -14,10 +14,24 @@ class Argument(NamedTuple):
     options: dict[str, Any]
 
 
+GROUPS = {
+    "add": "Add to a base",
+    "find": "Find in a base",
+    "keep": "Keep a base in order",
+    "run": "Run and connect",
+    "prove": "Prove that it works",
+}
+"""The purposes of commands with their headings in `kb --help`, in order."""
+
+
 class Command(NamedTuple):
-    """A command: `run` is `module:function`, `extras` are the parts of kb that must be installed for it."""
+    """A command: `run` is `module:function`, `extras` are the parts of kb that must be installed for it.
+
+    `group` is a key of `GROUPS`.
+    """
 
     name: str
+    group: str
     run: str
     summary: str
     arguments: tuple[Argument, ...]

@@ -15,7 +15,6 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, TypeAlias
 
@@ -25,10 +24,11 @@ import msgspec
 from kb_cli import VERSION
 from kb_cli.config import ClientSettings, client_settings, config_file, engine, read
 from kb_cli.keys import KeySettings
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_cli.parts import parts
 from kb_cli.state import sandbox_line
 from kb_config.installing import install_command
+from kb_config.parts import imported
 from kb_config.settings import SettingsError
 from kb_contracts.access.key_file import KeyFile
 from kb_contracts.access.keys import KeysDamaged
@@ -37,8 +37,8 @@ from kb_engine.settings import EngineSettings
 from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 
-Verdict: TypeAlias = Literal["well", "note", "wrong"]
-_STYLES: dict[Verdict, str] = {"well": "green", "note": "yellow", "wrong": "red"}
+Verdict: TypeAlias = Literal["ok", "warning", "error"]
+_STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 _LEAST_FREE = 1024**3
 _PROBE_SECONDS = 5.0
 _SOON = timedelta(days=7)
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
                 advice = f"\n\t\t{finding.advice}" if finding.advice else ""
                 out.text(line + advice, style=_STYLES[finding.verdict])
     out.answered(findings)
-    return Exit.FAILED if any(finding.verdict == "wrong" for finding in findings) else Exit.OK
+    return Exit.FAILED if any(finding.verdict == "error" for finding in findings) else Exit.OK
 
 
 def _settings(options: argparse.Namespace) -> Iterator[Finding]:
@@ -78,18 +78,18 @@ def _settings(options: argparse.Namespace) -> Iterator[Finding]:
         for kind in (ClientSettings, EngineSettings, ServerSettings):
             read(kind, options)
     except (SettingsError, CliError) as error:
-        yield Finding("wrong", "settings", str(error), "`kb config` shows all settings and their sources")
+        yield Finding("error", "settings", str(error), "`kb config` shows all settings and their sources")
     else:
         source = f"from {file.resolve()} and the environment" if file else "from the environment"
-        yield Finding("well", "settings", source)
+        yield Finding("ok", "settings", source)
 
 
 def _packages(_options: argparse.Namespace) -> Iterator[Finding]:
-    yield Finding("well", "kb", f"{VERSION} on Python {platform.python_version()}")
+    yield Finding("ok", "kb", f"{VERSION} on Python {platform.python_version()}")
     for extra, package in _PACKAGES.items():
         if find_spec(package) is None:
             advice = f"to run it here: {install_command(extra)}"
-            yield Finding("note", "packages", f"packages of the {extra} are not installed", advice)
+            yield Finding("warning", "packages", f"packages of the {extra} are not installed", advice)
 
 
 def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
@@ -101,16 +101,16 @@ def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         advice = "give this user write access, or set KB_HOME to another folder"
-        yield Finding("wrong", "data folder", f"{there} is not writable", advice)
+        yield Finding("error", "data folder", f"{there} is not writable", advice)
         return
     free = shutil.disk_usage(there).free
     what = f"{home}{'' if home == there else ', created at the first start'}, {free >> 20:,} MiB free"
     if free < _LEAST_FREE:
         yield Finding(
-            "wrong", "data folder", what, "free disk space: without it the engine accepts no documents"
+            "error", "data folder", what, "free disk space: without it the engine accepts no documents"
         )
     else:
-        yield Finding("well", "data folder", what)
+        yield Finding("ok", "data folder", what)
 
 
 def _keys(options: argparse.Namespace) -> Iterator[Finding]:
@@ -119,26 +119,28 @@ def _keys(options: argparse.Namespace) -> Iterator[Finding]:
     except (SettingsError, CliError):
         return  # reported above
     if not file.exists():
-        yield Finding("well", "keys", "no key file; `kb keys create` creates a key")
+        yield Finding("ok", "keys", "no key file; `kb keys create` creates a key")
         return
     try:
         keys = KeyFile(file).read()
     except KeysDamaged as error:
-        yield Finding("wrong", "keys", str(error), "engine and server do not start until it is repaired")
+        yield Finding("error", "keys", str(error), "engine and server do not start until it is repaired")
         return
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
         words = f"other users may read or change {file}: its mode is {mode:04o}"
-        yield Finding("wrong", "keys", words, f"chmod 600 {file}")
+        yield Finding("error", "keys", words, f"chmod 600 {file}")
     now = datetime.now(UTC)
     states = Counter(key.state(now) for key in keys)
-    yield Finding("well", "keys", f"{states['valid']} of {len(keys)} in {file} are valid")
+    yield Finding("ok", "keys", f"{states['valid']} of {len(keys)} in {file} are valid")
     for key in keys:
         if key.state(now) == "expired":
             advice = f"kb keys revoke {key.name}, or make a new one"
-            yield Finding("note", f"key {key.name}", "has expired", advice)
+            yield Finding("warning", f"key {key.name}", "has expired", advice)
         elif key.expires is not None and key.revoked is None and key.expires - now < _SOON:
-            yield Finding("note", f"key {key.name}", f"expires on {key.expires:%Y-%m-%d}", "make a new one")
+            yield Finding(
+                "warning", f"key {key.name}", f"expires on {key.expires:%Y-%m-%d}", "make a new one"
+            )
 
 
 def _engine(options: argparse.Namespace) -> Iterator[Finding]:
@@ -149,28 +151,28 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
     except SettingsError:
         return
     except CliError as error:
-        yield Finding("wrong", "engine", error.message)
+        yield Finding("error", "engine", error.message)
         return
-    counts = f"{status.documents.total} documents, {status.chunks} chunks"
-    yield Finding("well", "engine", f"{status.version} at {url}: {counts}")
+    counts = f"{counted(status.documents.total, 'document')}, {counted(status.chunks, 'chunk')}"
+    yield Finding("ok", "engine", f"{status.version} at {url}: {counts}")
     if status.version != VERSION:
         advice = "install the same version of both if there are problems"
-        yield Finding("note", "version", f"the engine is {status.version}, this command {VERSION}", advice)
+        yield Finding("warning", "version", f"the engine is {status.version}, this command {VERSION}", advice)
     if not isinstance(status.sandbox, msgspec.UnsetType):
         is_whole = status.sandbox.holds and not status.sandbox.missing
-        verdict: Verdict = "well" if is_whole else "note"
+        verdict: Verdict = "ok" if is_whole else "warning"
         beyond = None if is_whole else "docs/security.md describes the risks of file readers without it"
         yield Finding(verdict, "sandbox", sandbox_line(status.sandbox), beyond)
     for issue in status.issues:
-        yield Finding("wrong", "engine", issue)
+        yield Finding("error", "engine", issue)
     model = f"{status.model.name}, {'loaded' if status.model.loaded else 'loaded at the first use'}"
-    yield Finding("well", "model", model)
+    yield Finding("ok", "model", model)
     if status.queue.failed:
         advice = "`kb jobs --status failed` shows the reasons, `kb jobs ID --retry` retries a job"
-        yield Finding("note", "jobs", f"{status.queue.failed} failed", advice)
+        yield Finding("warning", "jobs", f"{status.queue.failed} failed", advice)
     if not status.storage.is_withheld and status.storage.free_bytes < _LEAST_FREE:
         left = f"{status.storage.free_bytes >> 20:,} MiB free at {status.storage.path}"
-        yield Finding("wrong", "storage", left, "free disk space, or delete documents")
+        yield Finding("error", "storage", left, "free disk space, or delete documents")
 
 
 def _server(options: argparse.Namespace) -> Iterator[Finding]:
@@ -187,25 +189,25 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
             refused = str(error).partition("verify failed: ")[2].rpartition(" (_ssl")[0]
             advice = "clients must trust it and use a name in it: set that name in KB_PUBLIC_URL"
             yield Finding(
-                "note", "certificate", f"the certificate of {base} is not trusted here: {refused}", advice
+                "warning", "certificate", f"the certificate of {base} is not trusted here: {refused}", advice
             )
             response = _ask(f"{base}/readyz", verify=False)
         answer = response.json()
         reason = answer.get("reason", "") if isinstance(answer, dict) else None
     except httpx.HTTPError as error:
         yield Finding(
-            "wrong", "server", f"no server answers at {base} ({error})", "start it: kb up, or kb serve"
+            "error", "server", f"no server answers at {base} ({error})", "start it: kb up, or kb serve"
         )
         return
     except ValueError:
         reason = None
     if reason is None or response.status_code not in (200, 503):
         advice = "set KB_MCP_PORT to a free port, or stop the process on this one"
-        yield Finding("wrong", "server", f"the service at {base} is not a server of kb", advice)
+        yield Finding("error", "server", f"the service at {base} is not a server of kb", advice)
     elif response.status_code == 200:
-        yield Finding("well", "server", f"{base}/mcp")
+        yield Finding("ok", "server", f"{base}/mcp")
     else:
-        yield Finding("wrong", "server", f"{base} is not ready: {reason}")
+        yield Finding("error", "server", f"{base} is not ready: {reason}")
 
 
 def _ask(url: str, *, verify: bool = True) -> httpx.Response:
@@ -216,8 +218,7 @@ def _part_checks() -> Iterator[Check]:
     """Yield the checks of the optional parts."""
     for part in parts():
         if part.check:
-            module, _, function = part.check.partition(":")
-            yield getattr(import_module(module), function)
+            yield imported(part.check)
 
 
 _CHECKS: tuple[Check, ...] = (

@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from kb_cli.config import client_settings, engine
 from kb_cli.explained import reason
-from kb_cli.output import CliError, Exit, Output, confirmed, did_you_mean
+from kb_cli.output import CliError, Exit, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CREATE_JOB,
@@ -38,6 +38,7 @@ from kb_contracts.api.operations import (
 )
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
+from kb_contracts.semantics.search import with_header
 from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import CONVENTIONAL, split_tags, tag_of, tags_for_search, tags_for_submission
 from kb_server.tool import ToolError
@@ -183,7 +184,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
                 shares = msgspec.structs.asdict(ranking.weights).items()
                 parts = (f"{name} {getattr(ranking, name):.3f} × {share:g}" for name, share in shares)
                 out.text(f"   {', '.join(parts)}", style="dim")
-        text = chunk.text
+        text = with_header(chunk)
         if not options.full and len(text) > _SHORT_CHARS:
             text = text[:_SHORT_CHARS].rstrip() + " … (--full shows all)"
         lines = [line for line in text.strip().splitlines() if options.full or line.strip()]
@@ -243,29 +244,36 @@ def get(options: argparse.Namespace, out: Output) -> None:
             ("pages", document.pages),
             ("chunks", document.chunk_count),
             ("version", document.version),
-            ("created", document.created_at),
-            ("updated", document.updated_at),
+            ("created", out.when(document.created_at)),
+            ("updated", out.when(document.updated_at)),
             ("uid", document.uid),
         ]
     )
     for chunk in document.chunks:
-        out.text("\n" + chunk.text)
+        out.text("\n" + with_header(chunk))
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
-        out.note(f"{end} of {document.chunk_count} chunks; continue with --offset {end}")
+        out.note(f"{end} of {counted(document.chunk_count, 'chunk')}; continue with --offset {end}")
 
 
 def _show_list(found: m.DocumentList, out: Output) -> None:
     if out.answered(found):
         return
     rows = [
-        [one.id, one.title, one.doc_type, *collection_and_tags(one.tags), one.chunk_count, one.updated_at]
+        [
+            one.id,
+            one.title,
+            one.doc_type,
+            *collection_and_tags(one.tags),
+            one.chunk_count,
+            out.when(one.updated_at),
+        ]
         for one in found.documents
     ]
     out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
     end = found.offset + len(rows)
     if rows and end < found.total:
-        out.note(f"{end} of {found.total} documents, newest first; continue with --offset {end}")
+        out.note(f"{end} of {counted(found.total, 'document')}, newest first; continue with --offset {end}")
 
 
 def remove(options: argparse.Namespace, out: Output) -> int:
@@ -293,7 +301,8 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         bytes=sum(one.bytes for one in removed),
     )
     if not out.answered(total):
-        out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
+        held = f"{counted(total.documents, 'document')} with {counted(total.chunks, 'chunk')}"
+        out.text(f"Removed {held}.")
         if total.documents and not options.purge:
             out.note("kb history ID --restore restores a document.")
     return Exit.PARTLY if failures else Exit.OK
@@ -338,7 +347,8 @@ async def _move(options: argparse.Namespace) -> m.Document:
 
 def _confirmed(client: EngineClient, key: str) -> bool:
     document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
-    return confirmed(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks?")
+    held = counted(document.chunk_count, "chunk")
+    return confirmed(f"Remove document {document.id}, {document.title!r}, {held}?")
 
 
 def add_note(options: argparse.Namespace, out: Output) -> int:

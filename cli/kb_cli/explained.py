@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import words_of
+from kb_contracts.semantics.search import headings_of
 
 _MOST_WORDS = 6
 _SHORT = 3
@@ -17,7 +18,7 @@ _SHORT = 3
 def reason(query: str, result: m.SearchResult) -> str:
     """Return a sentence from the passage and its explanation: words matched, title, cosine."""
     words = [word for word in dict.fromkeys(words_of(query)) if len(word) >= _SHORT or not word.isalpha()]
-    above = f"{result.document.title} {result.chunk.heading or ''}"
+    above = f"{result.document.title} {headings_of(result.chunk) or ''}"
     in_text, in_title = (_listed(words, text) for text in (result.chunk.text, above))
     explain = result.explain
     reasons = []

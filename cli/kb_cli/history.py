@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from kb_cli.config import engine
 from kb_cli.documents import collection_and_tags
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     GET_DOCUMENT,
@@ -67,17 +67,17 @@ def _list(client: EngineClient, options: argparse.Namespace, out: Output) -> Non
             each.document_id,
             each.version,
             "removed" if each.removed else "replaced",
-            each.kept_at,
+            out.when(each.kept_at),
             each.title,
             *collection_and_tags(each.tags),
-            each.expires_at,
+            out.when(each.expires_at),
         ]
         for each in found.versions
     ]
     out.table(["id", "version", "was", "at", "title", "collection", "tags", "kept until"], rows)
     end = found.offset + len(rows)
     if rows and end < found.total:
-        out.note(f"{end} of {found.total} versions, latest first; continue with --offset {end}")
+        out.note(f"{end} of {counted(found.total, 'version')}, latest first; continue with --offset {end}")
 
 
 def _show(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
@@ -98,8 +98,8 @@ def _show(client: EngineClient, options: argparse.Namespace, out: Output) -> Non
         [
             ("document", past.document_id),
             ("version", past.version),
-            ("removed" if past.removed else "replaced", past.kept_at),
-            ("kept until", past.expires_at),
+            ("removed" if past.removed else "replaced", out.when(past.kept_at)),
+            ("kept until", out.when(past.expires_at)),
             ("title", past.title),
             ("collection", collection),
             ("tags", tags),
@@ -142,4 +142,4 @@ def _restore(client: EngineClient, options: argparse.Namespace, out: Output) -> 
 def _purge(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
     purged = client.call(PURGE_VERSIONS, path={"document_id": options.document})
     if not out.answered(purged):
-        out.text(f"Versions deleted: {purged.versions}")
+        out.text(f"Deleted {counted(purged.versions, 'version')}.")

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from kb_cli.config import read
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import printable
 from kb_engine.care.migration import MigrationRefused, migrate
@@ -33,6 +33,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.FAILED, f"{error.detail} Run it again to continue.") from error
     if not out.answered(made):
         place = printable(options.target)
-        held = f"{made.documents} documents ({made.passages} passages, {made.versions} earlier versions)"
-        out.text(f"{held} are in {place}, compared and equal", style="green")
+        held = f"{counted(made.documents, 'document')} ({counted(made.passages, 'passage')}, "
+        held += f"{counted(made.versions, 'earlier version')})"
+        out.text(f"Copied to {place} and compared: {held}", style="green")
         out.text(f"Start the engine with KB_STORE={place} and its embedder, {made.embedder}.")

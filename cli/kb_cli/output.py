@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TextIO
@@ -39,6 +40,8 @@ _IN_LINE = re.compile(f"[\x00-\x1f\u2028\u2029{_CONTROL}]")
 _IN_JSON = re.compile(f"[{_CONTROL}]")
 _UNBOUNDED = 100_000  # wider than any table, to measure without wrapping
 _INDENT = 2
+_PROSE = 24
+"""Least width of a column of texts, which may wrap, in characters."""
 
 
 class Exit(IntEnum):
@@ -69,6 +72,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message that suggests the nearest of `known`; empty if none is near."""
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, which takes an "s" unless it is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def confirmed(question: str) -> bool:
@@ -122,6 +130,12 @@ class Output:
         """True if stdout is a terminal and the output is not JSON."""
         return not self.as_json and self.stdout.isatty()
 
+    def when(self, moment: str | None) -> str:
+        """Return an RFC 3339 time as people read it, in the local time zone; into a pipe unchanged."""
+        if not moment or not self.is_terminal:
+            return moment or ""
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+
     def answered(self, value: Any) -> bool:
         """Write `value` if the output is JSON; True if so."""
         if self.as_json:
@@ -146,23 +160,28 @@ class Output:
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """Write a table; into a pipe without the title, a header line first.
 
-        On a narrower terminal, each row is its first cell and, indented below, the other non-empty cells with
-        their column names.
+        On a narrow terminal, texts wrap. If it is still too wide, each row is its first cell and, indented
+        below, the other non-empty cells with their column names.
         """
         texts = [["" if cell is None else printable_line(str(cell)) for cell in row] for row in rows]
         if not self.is_terminal:
             self.stdout.writelines("\t".join(row) + "\n" for row in (columns, *texts))
             return
         from rich.box import SIMPLE_HEAD
+        from rich.cells import cell_len
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
         console = self.console()
-        table = Table(*columns, box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
+        table = Table(box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
+        for name, *cells in zip(columns, *texts, strict=True):
+            is_prose = max(map(len, cells), default=0) > _PROSE and any(" " in cell for cell in cells)
+            least = _PROSE if is_prose else max(map(cell_len, (name, *cells)))
+            table.add_column(name, no_wrap=not is_prose, min_width=least)
         for row in texts:
             table.add_row(*map(Text, row))
-        if console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
+        if console.measure(table, options=console.options.update(width=_UNBOUNDED)).minimum <= console.width:
             console.print(table)
             return
         if title:

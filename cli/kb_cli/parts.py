@@ -1,16 +1,12 @@
-"""The optional parts of the command line: each is a package with a `PART`, and its line in `PARTS`.
-
-Without the package and its line `kb` runs without its commands. The package itself imports no more than its
-commands need to be parsed; its other modules are imported when it is used.
-"""
+"""The optional parts of the command line: `kb_config.parts` has their form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import NamedTuple
 
 from kb_cli.commands import Command
+from kb_config.parts import loaded
 
 PARTS = (
     "kb_cli.exported",
@@ -30,6 +26,4 @@ class Part(NamedTuple):
 
 def parts() -> Iterator[Part]:
     """Yield the parts of `PARTS`."""
-    for module in PARTS:
-        part: Part = import_module(module).PART
-        yield part
+    return loaded(PARTS)

@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 
 from kb_cli.config import config_file, is_set, offline_embedder, read
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
 
@@ -117,4 +117,4 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.FAILED, str(error)) from error
     base = str(settings.address or settings.database)
     if not out.answered({"chunks": count, "embedder": identity.name, "base": base}):
-        out.text(f"{count} chunks embedded with {identity.name}", style="green")
+        out.text(f"{counted(count, 'chunk')} embedded with {identity.name}", style="green")

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from kb_cli.config import engine
 from kb_cli.documents import no_collection
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.operations import (
@@ -64,7 +64,7 @@ def status(options: argparse.Namespace, out: Output) -> None:
             ("chunks", answer.chunks),
             ("queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"),
             *lines,
-            ("last change", answer.last_updated or "never"),
+            ("last change", out.when(answer.last_updated) or "never"),
         ]
     )
     for issue in answer.issues:
@@ -89,10 +89,10 @@ def jobs(options: argparse.Namespace, out: Output) -> None:
         step = f"{job.step} {job.progress:.0%}" if job.status == "running" else job.step
         if job.error is not None:
             step = f"{job.error.code}: {job.error.message}"
-        rows.append([job.id, job.status, step, job.title, job.document_id, job.created_at])
+        rows.append([job.id, job.status, step, job.title, job.document_id, out.when(job.created_at)])
     out.table(["job", "status", "step", "title", "document", "created"], rows)
     if isinstance(answer, m.JobList) and answer.total > len(found):
-        out.note(f"{len(found)} of {answer.total} jobs; --limit shows more")
+        out.note(f"{len(found)} of {counted(answer.total, 'job')}; --limit shows more")
 
 
 def collections(options: argparse.Namespace, out: Output) -> None:
@@ -123,7 +123,14 @@ def collections(options: argparse.Namespace, out: Output) -> None:
         return
     if detail is None:
         rows = [
-            [each.name, each.chunk_count, each.description, each.created_by, each.created_at, each.id]
+            [
+                each.name,
+                each.chunk_count,
+                each.description,
+                each.created_by,
+                out.when(each.created_at),
+                each.id,
+            ]
             for each in answer.collections
         ]
         out.table(["collection", "chunks", "description", "created by", "created", "id"], rows)
@@ -138,8 +145,8 @@ def collections(options: argparse.Namespace, out: Output) -> None:
             ("scenarios", "; ".join(detail.usage_scenarios or ())),
             ("chunks", detail.chunk_count),
             ("tokens", f"{figures.total_tokens}, {figures.avg_chunk_size:g} a chunk"),
-            ("created", f"{detail.created_at} by {detail.created_by}"),
-            ("last change", detail.updated_at),
+            ("created", f"{out.when(detail.created_at)} by {detail.created_by}"),
+            ("last change", out.when(detail.updated_at)),
         ]
     )
 

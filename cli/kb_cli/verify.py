@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 
 from kb_cli.config import client_settings, engine
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_config.shared import addresses
 from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
 from kb_verify import Promise, Results, Status, SuiteError, Target
@@ -83,9 +83,9 @@ def _check_base(options: argparse.Namespace) -> None:
     if (status.documents.total or waiting or collections) and not options.erase:
         raise CliError(
             Exit.USAGE,
-            f"the base holds {status.documents.total} documents, {collections} collections and {waiting} "
-            "unfinished jobs, and verifying removes them all; verify an empty engine, or allow it with "
-            "--erase",
+            f"the base holds {counted(status.documents.total, 'document')}, "
+            f"{counted(collections, 'collection')} and {counted(waiting, 'unfinished job')}, and verifying "
+            "removes all of them; verify an empty engine, or allow it with --erase",
         )
 
 

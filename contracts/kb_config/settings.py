@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, kind: type[S]) -> S:
         """Return the settings of an optional part: its defaults, if none were given."""
-        return next((each for each in self.parts if isinstance(each, kind)), None) or kind()
+        return next((each for each in self.parts if type(each) is kind), None) or kind()
 
     def removal_warnings(self) -> Iterator[str]:
         """Yield a warning for each former setting that is still set."""

@@ -93,7 +93,8 @@ async def create_app(settings: EngineSettings) -> web.Application:
         engine.workers.start()
         engine.encoder.begin_loading()
         engine.phase = Phase.READY
-        logger.info("started", extra={"jobs_queued_again": again, "orphans_swept": swept})
+        mended = {"jobs_queued_again": again, "orphans_swept": swept}
+        logger.info("started", extra={name: count for name, count in mended.items() if count})
 
     async def refuse(_app: web.Application) -> None:
         engine.phase = Phase.STOPPING

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
-from typing import NamedTuple, TypeAlias
+from itertools import count
+from typing import TypeAlias
 
 import msgspec
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
@@ -14,6 +13,7 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from kb_contracts.semantics.headings import Heading
 from kb_readers.markdown import headings
 from kb_readers.model import Extraction
+from kb_readers.tables import Table, columns, header_at, table_at, tables_in
 
 CHUNK_CHARS = 1000
 """Maximum size of a chunk in characters: about 230 tokens of English, under MiniLM's 256."""
@@ -26,12 +26,6 @@ _BREADCRUMB = " > "
 _SEGMENT_CHARS = 16_000
 _CHUNKS_A_SEGMENT = 8
 _SHORT = 10  # passages of less than capacity / _SHORT characters are short
-
-# The line below the header row of a table: bars and dashes; and the first line after the table.
-_RULE = re.compile(r"^[|:\- \t\r]++$", re.MULTILINE)
-_NO_ROW = re.compile(r"^[^|\n]*+$", re.MULTILINE)
-_BAR = re.compile(r"(?<!\\)\|")
-_LONGEST_COLUMNS = 200
 
 # Start and end on the page; start and text; start, text and tokens.
 _Span: TypeAlias = tuple[int, int]
@@ -53,8 +47,8 @@ class Chunk(msgspec.Struct, frozen=True):
     heading: str | None
     """The headings above it, outermost first, as in "Guide > Install", including one at its beginning.
 
-    If it begins in a table below the header row, the last element is the column names, starting with the
-    column in which it begins, as in "Accounts > No | Name".
+    If it begins in a table below the header row, that row follows on a second line, from the column on in
+    which it begins, as in "Accounts\\n| No | Name |".
     """
     start: int
     """In code points from the start of the document's text."""
@@ -83,20 +77,20 @@ def chunks(
     page_start = 0
     for page in extraction.pages:
         found = list(headings(page.text)) if extraction.is_markdown else []
-        tables = list(_tables(page.text)) if extraction.is_markdown else []
+        tables = list(tables_in(page.text)) if extraction.is_markdown else []
         trail.turn_to(page.text, found)
         passages = _passages(page.text, splitter, segment)
         passages = _with_short_ones_joined(passages, page.text, found, tables, capacity)
         for start, end in passages:
-            last = _table_at(tables, end - 1)
-            spare = count_tokens(_columns(page.text, last)) if count_tokens and last else 0
+            last = table_at(tables, end - 1)
+            spare = count_tokens(columns(page.text, last)) if count_tokens and last else 0
             parts = _fitting(start, page.text[start:end], count_tokens, max_tokens, spare)
             for place, piece, tokens in parts:
                 if _is_empty(page.text, place, place + len(piece), tables):
                     continue
                 heading = trail.at(place, place + len(piece))
-                if columns := _columns_at(page.text, place, tables):
-                    heading = f"{heading}{_BREADCRUMB}{columns}" if heading else columns
+                if header := header_at(page.text, place, tables):
+                    heading = f"{heading or ''}\n{header}"
                 at = page_start + place
                 yield Chunk(next(numbers), piece, page.number, heading, at, at + len(piece), tokens)
         page_start += len(page.text) + len(PAGE_BREAK)
@@ -117,7 +111,7 @@ def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int
 
 
 def _with_short_ones_joined(
-    passages: Iterator[_Span], text: str, found: list[Heading], tables: Sequence[_Table], capacity: int
+    passages: Iterator[_Span], text: str, found: list[Heading], tables: Sequence[Table], capacity: int
 ) -> Iterator[_Span]:
     """Yield the passages, joining headings and short lines, such as page headers, to the next passage.
 
@@ -174,68 +168,9 @@ def _stripped(passages: list[_Passage]) -> Iterator[_Passage]:
             yield place + passage.index(body[0]), body
 
 
-class _Table(NamedTuple):
-    """A table of a page, including its header row."""
-
-    start: int
-    rule: int
-    """Start of the line below the header row."""
-    end: int
-
-
-def _tables(text: str) -> Iterator[_Table]:
-    """Yield the tables of a page in order. Linear in the length of the text."""
-    end = 0
-    for rule in _RULE.finditer(text):
-        if rule.start() <= end or "|" not in rule[0] or "-" not in rule[0]:
-            continue
-        start = text.rfind("\n", end, rule.start() - 1) + 1 or end
-        if "|" not in text[start : rule.start()]:
-            continue
-        behind = _NO_ROW.search(text, rule.end() + 1)
-        end = behind.start() if behind else len(text)
-        yield _Table(start, rule.start(), end)
-
-
-def _table_at(tables: Sequence[_Table], place: int) -> _Table | None:
-    """Return the table at a place, or None."""
-    last = bisect_right(tables, place, key=lambda table: table.start) - 1
-    return tables[last] if last >= 0 and place < tables[last].end else None
-
-
-def _columns_at(text: str, place: int, tables: Sequence[_Table]) -> str:
-    """Return the column names for a passage that begins at `place` below a header row, or an empty text.
-
-    They are unknown if the passage begins more than `_SEGMENT_CHARS` after the beginning of its row.
-    """
-    table = _table_at(tables, place)
-    if table is None or place < table.rule:
-        return ""
-    row = text.rfind("\n", max(0, place - _SEGMENT_CHARS), place) + 1
-    if not row:
-        return ""
-    if row in (place, table.rule):
-        return _columns(text, table)
-    bars = text.count("|", row, place + 1) - text.count("\\|", row, place + 1)
-    return _columns(text, table, bars - 1 if text[row] == "|" else bars)
-
-
-def _columns(text: str, table: _Table, first: int = 0) -> str:
-    """Return the names in the header row from column `first` on, cut at a maximum length."""
-    header = text[table.start : min(table.rule, table.start + _SEGMENT_CHARS)].strip()
-    header = header.removeprefix("|").removesuffix("|")
-    if first:
-        bar = next(islice(_BAR.finditer(header), first - 1, None), None)
-        header = header[bar.end() :] if bar else ""
-    names = " ".join(header[: 2 * _LONGEST_COLUMNS].split())
-    if not names.strip("|:- "):
-        return ""
-    return names if len(names) <= _LONGEST_COLUMNS else names[: _LONGEST_COLUMNS - 1] + "…"
-
-
-def _is_empty(text: str, start: int, end: int, tables: Sequence[_Table]) -> bool:
+def _is_empty(text: str, start: int, end: int, tables: Sequence[Table]) -> bool:
     """True if a passage consists of bars and dashes of a table, as its rule does."""
-    return not text[start:end].strip("|:- \t\r\n") and _table_at(tables, end - 1) is not None
+    return not text[start:end].strip("|:- \t\r\n") and table_at(tables, end - 1) is not None
 
 
 class _Trail:

@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from types import ModuleType
 
 from kb_config.audit import AuditLog
+from kb_config.parts import imported
 from kb_config.settings import SettingsError
 from kb_contracts.access.keys import KeyRing
 from kb_engine.address import Address
@@ -27,7 +28,7 @@ from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.keys import key_ring
-from kb_engine.parts import index_parts, made, parts, store_part
+from kb_engine.parts import index_parts, reranker_part, store_part
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.start_errors import (
@@ -76,10 +77,10 @@ async def open_store(
     store: Store
     spool: Spool
     bounds = Bounds(
-        settings.max_queued_jobs,
-        settings.keep_versions,
-        settings.keep_versions_days,
-        settings.keep_originals,
+        queued=settings.max_queued_jobs,
+        versions=settings.keep_versions,
+        version_days=settings.keep_versions_days,
+        originals=settings.keep_originals,
     )
     if (address := settings.address) is None:
         store = await open_sqlite(
@@ -216,7 +217,7 @@ def _index_from(settings: EngineSettings) -> Index | None:
         return None
     part = index_parts()[settings.index]
     try:
-        index: Index = made(part.index, settings)
+        index: Index = imported(part.index)(settings)
     except ModuleNotFoundError as error:
         raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, part.name) from error
     return index
@@ -228,11 +229,11 @@ def reranker_from(settings: EngineSettings) -> Reranker | None:
     Raises:
         StartError: its model, or a package, is missing.
     """
-    part = next((part for part in parts() if part.reranker and settings.of(part.settings).is_on), None)
+    part = reranker_part(settings)
     if part is None:
         return None
     try:
-        reranker: Reranker = made(part.reranker, settings)
+        reranker: Reranker = imported(part.reranker)(settings)
     except SettingsError as error:
         raise RerankerUnknown(str(error)) from error
     return reranker

@@ -216,5 +216,5 @@ class AccessLogger(AbstractAccessLogger):
 
     @property
     def enabled(self) -> bool:
-        """True if the lines are logged at all."""
+        """True if access lines are logged, at the level debug."""
         return access.isEnabledFor(logging.DEBUG)

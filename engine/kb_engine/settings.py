@@ -28,7 +28,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
-from kb_engine.parts import Part, PartSettings, index_parts, parts, store_part
+from kb_engine.parts import Part, index_parts, parts, store_part
 from kb_engine.ranking_settings import RankingSettings
 from kb_readers.sandbox import Sandboxing
 
@@ -186,7 +186,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     @classmethod
     def part_kinds(cls) -> Sequence[type[Settings]]:
         """Return the classes of the optional parts' settings."""
-        return [part.settings for part in parts() if part.settings is not PartSettings]
+        return [part.settings for part in parts()]
 
     @property
     def keys_file(self) -> Path:

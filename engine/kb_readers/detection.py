@@ -44,9 +44,10 @@ _ENCODINGS = (*_BY_ALPHABET, *_BY_FREQUENCY)
 """Python's names of the encodings that are detected, preferred first where the text is the same."""
 _LABELS = {
     "cp932": "shift_jis", "cp949": "euc-kr", "big5hkscs": "big5", "mac_roman": "macintosh",
-    "mac_cyrillic": "x-mac-cyrillic",
+    "mac_cyrillic": "x-mac-cyrillic", "utf-16-le": "utf-16le", "utf-16-be": "utf-16be",
 }  # fmt: skip
 
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
 
 _CYRILLIC = "абвгдежзиклмнопрстуфхцчш"
@@ -74,9 +75,11 @@ _CONTROLS = frozenset(map(chr, [*range(9), 11, *range(14, 32), *range(127, 160)]
 def detect(data: bytes) -> str | None:
     """Return Python's name of the encoding of a text, or None unless it is certain. CPU-bound.
 
-    `data` is not UTF-8. None, too, if the detectors are not installed.
+    `data` is not UTF-8, or has NUL characters. None, too, if the detectors are not installed.
     """
-    if len(data) < LEAST_BYTES or b"\0" in data or _is_damaged_utf8(data) or not _detectors_installed():
+    if len(data) >= LEAST_BYTES and b"\0" in data:
+        return _wide(data)
+    if len(data) < LEAST_BYTES or _is_damaged_utf8(data) or not _detectors_installed():
         return None
     sample = _sample(data)
     found = {text for text in (_text_by_frequency(sample), _text_by_alphabet(sample)) if text is not None}
@@ -86,6 +89,18 @@ def detect(data: bytes) -> str | None:
     for encoding in _ENCODINGS:
         if _decoded(sample, encoding) == text and _decoded(data, encoding) is not None:
             return encoding
+    return None
+
+
+def _wide(data: bytes) -> str | None:
+    """Return UTF-16 for data of which at least every other character is Latin and none is a control."""
+    for encoding, zeros, others in (
+        ("utf-16-le", data[1::2], data[::2]),
+        ("utf-16-be", data[::2], data[1::2]),
+    ):
+        if b"\0" not in others and 2 * zeros.count(0) >= len(zeros):
+            text = _decoded(data, encoding)
+            return None if text is None or _CONTROL.search(text) else encoding
     return None
 
 

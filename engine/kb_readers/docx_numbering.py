@@ -112,7 +112,7 @@ class Counter:
         def number(placeholder: re.Match[str]) -> str:
             at = int(placeholder[1]) - 1
             other = self._numbering.level(list_id, at) or _Level()
-            return _numeral(counts.get(at, other.start), "decimal" if level.is_legal else other.format)
+            return numeral(counts.get(at, other.start), "decimal" if level.is_legal else other.format)
 
         return one_line(_PLACEHOLDER.sub(number, level.text))
 
@@ -121,7 +121,7 @@ def _start(value: str) -> int:
     return max(0, min(int(value or 1), _LARGEST_START))
 
 
-def _numeral(count: int, fmt: str) -> str:
+def numeral(count: int, fmt: str) -> str:
     """Format a number as Word does; decimal if the format is unknown or has no such number."""
     numeral = str(count)
     if fmt in ("none", "bullet"):

@@ -8,8 +8,10 @@ text and macros are not read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kb_contracts.api.formats import FORMATS, Format
+from kb_readers.docx_numbering import numeral
 from kb_readers.failures import damaged, locked, unsafe
 from kb_readers.markdown import escaped, given_title, one_line, table_row, table_rule, title_of
 from kb_readers.model import Extraction, Page, TextBudget
@@ -22,6 +24,7 @@ _MOST_CELLS = 1_000_000
 _MOST_COLUMNS = 16_384
 _SKIPPED = frozenset(["tracked-changes", "annotation", "forms", "settings", "sequence-decls"])
 _PARAGRAPHS = frozenset(["p", "h"])
+_NUMERALS = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
 def read_odt(data: bytes) -> Extraction:
@@ -49,9 +52,12 @@ def _read(data: bytes, fmt: Format) -> Extraction:
     kind = archive.read("mimetype").decode("ascii", "replace").strip() if archive.holds("mimetype") else ""
     if kind and not kind.startswith(fmt.mime_type):
         raise damaged(fmt.label, f"its content is {kind[:100]}")
-    about, content = _Title(), _Content(fmt)
+    about, styles = _Title(), _ListStyles()
+    content = _Content(fmt, styles)
     if archive.holds("meta.xml"):
         archive.feed("meta.xml", about)
+    if archive.holds("styles.xml"):
+        archive.feed("styles.xml", styles)
     archive.feed("content.xml", content)
     pages = content.finished()
     title = given_title(about.title) or (title_of(pages[0].text) if pages else None)
@@ -79,6 +85,39 @@ class _Title(Handler):
     def characters(self, text: str) -> None:
         if self._inside:
             self.title += text[:1_000]
+
+
+class _ListStyles(Handler):
+    """The numbered levels of list styles: the format of their numbers, and the first number."""
+
+    def __init__(self) -> None:
+        self._levels: dict[tuple[str, int], tuple[str, int]] = {}
+        self._style = ""
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "list-style":
+            self._style = value_of(attributes, "name")
+        elif name == "list-level-style-number" and (shape := value_of(attributes, "num-format")):
+            level = self._style, _count(attributes, "level")
+            self._levels[level] = shape, _count(attributes, "start-value")
+
+    def level(self, style: str, depth: int) -> tuple[str, int]:
+        """Return format and first number of a level; the format is empty for bullets."""
+        return self._levels.get((style, depth), ("", 1))
+
+
+@dataclass(slots=True)
+class _List:
+    """An open list. `number` is that of the next item, `mark` that of the open item, until it is written."""
+
+    style: str
+    shape: str
+    number: int
+    mark: str = "-"
+
+    def begin_item(self) -> None:
+        self.mark = f"{numeral(self.number, _NUMERALS.get(self.shape, ''))}." if self.shape else "-"
+        self.number += 1
 
 
 class _Table:
@@ -129,15 +168,19 @@ class _Table:
 class _Content(Handler):
     """The pages of a file, built from the events of its content."""
 
-    def __init__(self, fmt: Format) -> None:
+    def __init__(self, fmt: Format, styles: _ListStyles) -> None:
         self._fmt = fmt
+        self._styles = styles
         self._budget = TextBudget()
         self._pages: list[Page] = []
         self._parts: list[str] = []
         self._paragraphs: list[tuple[int, list[str]]] = []
         """Paragraphs under construction, innermost last, with their heading levels; 0 is no heading."""
         self._tables: list[_Table] = []
-        self._skipped = self._lists = self._notes = 0
+        self._lists: list[_List] = []
+        self._ended: dict[tuple[str, int], int] = {}
+        """The next number of each list style and depth, for lists that continue one."""
+        self._skipped = self._notes = 0
 
     def finished(self) -> list[Page]:
         """Return the pages of the complete file."""
@@ -152,7 +195,10 @@ class _Content(Handler):
             level = value_of(attributes, "outline-level") if name == "h" else "0"
             self._paragraphs.append((min(int(level), _DEEPEST) if level.isdecimal() else 1, []))
         elif name == "list":
-            self._lists += 1
+            self._begin_list(attributes)
+        elif name == "list-item" and self._lists:
+            self._lists[-1].number = _count(attributes, "start-value", self._lists[-1].number)
+            self._lists[-1].begin_item()
         elif name == "note":
             self._notes += 1
         elif name == "table":
@@ -164,6 +210,8 @@ class _Content(Handler):
             self._tables[-1].cell_repeats = _count(attributes, "number-columns-repeated")
         elif self._paragraphs and name in ("s", "tab", "line-break"):
             self._paragraphs[-1][1].append(" ")
+        else:
+            self._styles.start(name, attributes)
 
     def end(self, name: str) -> None:
         if self._skipped:
@@ -171,8 +219,9 @@ class _Content(Handler):
         elif name in _PARAGRAPHS and self._paragraphs:
             level, pieces = self._paragraphs.pop()
             self._add(level, one_line("".join(pieces)))
-        elif name == "list":
-            self._lists -= 1
+        elif name == "list" and self._lists:
+            ended = self._lists.pop()
+            self._ended[ended.style, len(self._lists) + 1] = ended.number
         elif name == "note":
             self._notes -= 1
         elif name in ("table-cell", "covered-table-cell") and self._tables:
@@ -200,7 +249,21 @@ class _Content(Handler):
         elif level:
             self._parts.append(f"{'#' * level} {text}")
         else:
-            self._parts.append(f"{'  ' * (self._lists - 1)}- {text}" if self._lists else escaped(text))
+            self._parts.append(self._item(text) if self._lists else escaped(text))
+
+    def _begin_list(self, attributes: Attributes) -> None:
+        depth = len(self._lists) + 1
+        style = value_of(attributes, "style-name") or (self._lists[-1].style if self._lists else "")
+        shape, first = self._styles.level(style, depth)
+        if value_of(attributes, "continue-numbering") == "true":
+            first = self._ended.get((style, depth), first)
+        self._lists.append(_List(style, shape, first))
+
+    def _item(self, text: str) -> str:
+        """Return a paragraph of a list; those after the first one of an item have no mark."""
+        item = self._lists[-1]
+        mark, item.mark = item.mark, ""
+        return f"{'  ' * (len(self._lists) - 1)}{mark or ' '} {text}"
 
     def _end_table(self, table: _Table) -> None:
         if not table.rows:
@@ -221,6 +284,7 @@ class _Content(Handler):
         self._parts = []
 
 
-def _count(attributes: Attributes, name: str) -> int:
+def _count(attributes: Attributes, name: str, default: int = 1) -> int:
     repeats = value_of(attributes, name)
-    return max(1, int(repeats)) if repeats.isascii() and repeats.isdecimal() and len(repeats) < 9 else 1
+    is_number = repeats.isascii() and repeats.isdecimal() and len(repeats) < 9
+    return max(1, int(repeats)) if is_number else default

@@ -31,7 +31,7 @@ from pypdfium2 import raw
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, damaged, locked
-from kb_readers.markdown import escaped, given_title, table_row, table_rule, title_of
+from kb_readers.markdown import escaped, given_title, headings, table_row, table_rule
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction, Page, PagesCounted
 from kb_readers.pdf_lines import Line, lines_of
 from kb_readers.pdf_notes import notes_of
@@ -62,6 +62,17 @@ _FULL = 0.75  # of the column's width: a shorter line was not broken for lack of
 _COLUMN_POINTS = 40.0  # lines whose left edges differ by less are in one column
 _FULL_STOPS = (".", "。", "؟", "۔")
 _SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
+_NO_TITLE = re.compile(
+    r"microsoft (?:word|powerpoint|excel) - .*|.*\.(?:docx?|dot|odt|rtf|tex|dvi|e?ps|pdf|txt|html?|pptx?|odp"
+    r"|xlsx?|xls|ods|indd|qxd|pmd|p65|graffle|pages|pub|wpd|cdr|vsdx?)"
+    r"|powerpoint presentation|presentation|document|paper title \(use .*|title|untitled.*|\W*",
+    re.IGNORECASE,
+)
+"""Names of files, and defaults of programs and templates, that PDFs declare as their titles."""
+_CONTENTS = frozenset(
+    ("contents", "table of contents", "inhalt", "inhaltsverzeichnis", "sommaire", "table des matières")
+)
+"""Headings that are no title of a document, in small letters."""
 
 
 def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
@@ -83,7 +94,7 @@ def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
             Page.of(number, "\n\n".join(layout.blocks(levels)), each.notes)
             for number, (layout, each) in enumerate(zip(layouts, found, strict=True), 1)
         ]
-        title = declared_title(document) or (title_of(pages[0].body) if pages else None)
+        title = title_of_pdf(declared_title(document), pages[0].body if pages else "")
         spoilt = damaged_pages(document, data)
     extraction = Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
     if not spoilt:
@@ -128,6 +139,19 @@ def declared_title(document: Any) -> str | None:
         return given_title(document.get_metadata_value("Title"))
     except UnicodeDecodeError:
         return None
+
+
+def title_of_pdf(declared: str | None, text: str) -> str | None:
+    """Return the declared title, or the title on the first page, which has this text, if the declared one is
+    the name of a file or the default of a program.
+
+    The title on the page is its first heading of level 1, else a heading that begins it.
+    """
+    if declared is not None and not _NO_TITLE.fullmatch(declared):
+        return declared
+    found = [each for each in headings(text) if each.title and each.title.casefold() not in _CONTENTS]
+    chosen = [each for each in found if each.level == 1] or [each for each in found[:1] if not each.start]
+    return chosen[0].title if chosen else declared
 
 
 def check_page_tree(data: bytes) -> None:

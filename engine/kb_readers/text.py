@@ -65,11 +65,12 @@ def in_known_encoding(data: bytes, fmt: Format) -> tuple[bytes, str | None]:
 
 
 def _is_utf8(data: bytes) -> bool:
+    """True if it is UTF-8 without NUL characters, which UTF-16 has."""
     try:
         data.decode()
     except UnicodeDecodeError:
         return False
-    return True
+    return b"\0" not in data
 
 
 def codec_named(label: str) -> str:

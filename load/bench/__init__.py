@@ -44,6 +44,7 @@ BENCHMARKS = {
     "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
     "search": Benchmark("searches, beside those of other stores in their own processes", "search:run"),
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
+    "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
     "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
     "connections": Benchmark("a server whose connections strangers hold on to", "connections:run"),

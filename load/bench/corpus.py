@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from kb_contracts.api.models import Mode
 from kb_engine.index.port import Scoring, Vectors
 from kb_engine.index.score import K1, B, Formula
-from kb_engine.index.words import TITLE_WEIGHT, Analyser, weigh_words
+from kb_engine.index.words import MARKED_TITLE, TITLE_MARK, TITLE_WEIGHT, Analyser, looked_up, weigh_words
 
 DIMENSIONS = 384
 PASSAGES_EACH = 50
 TAG = "team:actuaries"
 TAGGED_EVERY = 20
 TOP = 10
-SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.35, cosine_floor=0.3)
+SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.37, cosine_floor=0.3)
 """The constants of MiniLM, whose dimensions these vectors have."""
 Part = Literal["hybrid", "vectors", "words"]
 PARTS: dict[Part, Mode] = {"hybrid": "hybrid", "vectors": "vector", "words": "fts"}
@@ -240,7 +240,8 @@ class _Postings:
         analyser = Analyser()
         analysed = analyser.chunks("", ((None, word) for word in corpus.vocabulary))
         term_of = np.array([numbers.setdefault(each.terms[0], len(numbers)) for each in analysed])
-        self._numbers = numbers
+        count = len(numbers)
+        self._numbers = numbers | {f"{TITLE_MARK}{term}": count + number for term, number in numbers.items()}
         words, lengths, titles = map(corpus.array, ("words", "lengths", "titles"))
         self._questions = [
             [word[:1] for word in analyser.words_of(question.text)] for question in corpus.questions()
@@ -260,6 +261,8 @@ class _Postings:
                 places, columns = np.nonzero(holds)
                 once = table[places, columns].astype(np.int64) * corpus.size + rows[places]
                 parts.append(np.repeat(once, times))
+            marked = np.unique(once) + count * corpus.size
+            parts.append(np.repeat(marked, MARKED_TITLE // _TITLE))
         keys, self._counts = np.unique(np.concatenate(parts), return_counts=True)
         self._terms, self._passages = np.divmod(keys, corpus.size)
         self._lengths = np.asarray(lengths, np.float64) + _TITLE
@@ -268,7 +271,7 @@ class _Postings:
         """Return the BM25 score of all passages, and the question's maximum."""
         lengths, words = self._lengths, self._questions[question]
         sums = np.zeros(len(lengths))
-        numbers = {term: self._numbers[term] for (term,) in words}
+        numbers = {term: self._numbers[term] for term in looked_up(words)}
         owned = {
             term: slice(*np.searchsorted(self._terms, (number, number + 1)))
             for term, number in numbers.items()

@@ -13,12 +13,17 @@ constants must not be chosen on. Both have the same corpus.
 
 Each set is measured by `kb eval` in its three modes, beside plain SQLite FTS5: Porter's stemmer, a table of
 documents or of their passages, and the words of the question joined by OR.
+
+`bench weak` measures how far `weak` can be trusted: beside the questions of a set it asks those of another set,
+except for questions whose words all stand in one document. Sentences of release notes are left out: they state
+more than the page that they refer to. Constants must not be chosen on the sets in `FROZEN`.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import re
 import subprocess
@@ -41,6 +46,7 @@ import numpy as np
 from bench import Option
 from bench.runner import Report
 from kb_engine.chunk import chunks
+from kb_engine.index.words import Analyser, is_identifier
 from kb_readers.model import Extraction
 
 Half = Literal["tuning", "report"]
@@ -62,6 +68,13 @@ SOURCES = {
     "scrapy": Source("scrapy==2.*", "docs/", ("news",)),
     "networkx": Source("networkx==3.*", "networkx/"),
 }
+FROZEN = {
+    "pillow": Source("pillow==11.*", "docs/", ("releasenotes/",)),
+    "pytest": Source(
+        "pytest==8.*", "doc/en/", ("changelog", "announce/", "historical", "reference/plugin_list")
+    ),
+}
+ALL = SOURCES | FROZEN
 MOST_QUESTIONS = 150
 """Maximum number of questions of a kind in a set."""
 _LEAST_CHARS = 400
@@ -73,6 +86,7 @@ _LABEL = re.compile(r"^\.\. _`?([^:`]+)`?:\s*$")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _WORD = re.compile(r"\w+")
 _FIRST = 10
+_MODES = ("fts", "vector", "hybrid")
 _RESAMPLES = 1_000
 
 
@@ -342,9 +356,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="bench-sets-") as scratch:
         for name in sets:
             here = (folder or Path(scratch)) / name
-            if not here.exists():
-                note(f"{name}: downloading {SOURCES[name].requirement}")
-                set_of(SOURCES[name], files_of(SOURCES[name])).write(here)
+            _write_missing(here, note)
             for half in halves:
                 note(f"{name}: {half}")
                 ranks = {"FTS5, documents": plain_ranks(here / half, lambda text: [text])}
@@ -352,6 +364,139 @@ def run(
                 for method, by_question in (ranks | _ranks_of_kb(here / half)).items():
                     found += _answers(f"{name}, {half}", method, by_question)
     return SetsReport(answers=found)
+
+
+def _write_missing(folder: Path, note: Callable[[str], None]) -> None:
+    if not folder.exists():
+        source = ALL[folder.name]
+        note(f"{folder.name}: downloading {source.requirement}")
+        set_of(source, files_of(source)).write(folder)
+
+
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
+    """The rates of wrong `weak` in a mode with their 95 % intervals (Wilson), as shares."""
+
+    name: str
+    mode: str
+    answerable: int
+    false_alarms: tuple[float, float, float]
+    unanswerable: int
+    missed: tuple[float, float, float]
+
+
+class TrustReport(Report, frozen=True, kw_only=True):
+    """Results of a run of `bench weak`."""
+
+    columns: ClassVar = {
+        "set": "{0.name}",
+        "mode": "{0.mode}",
+        "answerable": "{0.answerable}",
+        "false alarms": "{0.false_alarms[0]:.1%} ({0.false_alarms[1]:.1%} to {0.false_alarms[2]:.1%})",
+        "unanswerable": "{0.unanswerable}",
+        "missed": "{0.missed[0]:.1%} ({0.missed[1]:.1%} to {0.missed[2]:.1%})",
+    }
+    found: Sequence[Trust]
+
+    def rows(self) -> Sequence[Trust]:
+        return self.found
+
+
+def run_weak(
+    *,
+    sets: Annotated[Sequence[str], Option("sets, each asked the questions of the others", names=ALL)] = tuple(
+        FROZEN
+    ),
+    folder: Annotated[Path | None, Option("keep the sets in this folder, and use those in it")] = None,
+    note: Callable[[str], None],
+) -> TrustReport:
+    """Write the sets that the folder lacks, and measure `weak` on them.
+
+    Raises:
+        subprocess.CalledProcessError: a download or an evaluation failed.
+    """
+    found: list[Trust] = []
+    with tempfile.TemporaryDirectory(prefix="bench-sets-") as scratch:
+        homes = {name: (folder or Path(scratch)) / name for name in sets}
+        for home in homes.values():
+            _write_missing(home, note)
+        for name, home in homes.items():
+            asked = Path(scratch) / f"{name}-asked"
+            nothing = Path(scratch) / f"{name}.jsonl"
+            whole_set(home, asked)
+            others = chain.from_iterable(_questions(homes[other]) for other in sets if other != name)
+            _write_lines(nothing, [{"question": text} for text in unanswered(asked, others)])
+            note(f"{name}: asking")
+            found += _trust(name, _judged(asked, "--unanswerable", str(nothing)))
+    totals = [_trust_of("all", mode, [each for each in found if each.mode == mode]) for mode in _MODES]
+    return TrustReport(found=[*found, *totals])
+
+
+def whole_set(home: Path, folder: Path) -> None:
+    """Write both parts of a set without the questions from release notes."""
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text((home / "tuning" / "corpus.jsonl").read_text("utf-8"), "utf-8")
+    rows = [row for half in HALVES for row in _read_lines(home / half / "queries.jsonl")]
+    _write_lines(folder / "queries.jsonl", [row for row in rows if not row["_id"].startswith("changes")])
+    judged = [(home / half / "qrels" / "test.tsv").read_text("utf-8").partition("\n") for half in HALVES]
+    lines = [line for _, _, own in judged for line in own.splitlines(True) if not line.startswith("changes")]
+    (folder / "qrels" / "test.tsv").write_text(judged[0][0] + "\n" + "".join(lines), "utf-8")
+
+
+def _questions(home: Path) -> Iterator[str]:
+    for half in HALVES:
+        for row in _read_lines(home / half / "queries.jsonl"):
+            if not row["_id"].startswith("changes"):
+                yield row["text"]
+
+
+def unanswered(folder: Path, questions: Iterable[str]) -> list[str]:
+    """Return the questions whose words do not all stand in one document of the set, in any inflection."""
+    analyser = Analyser()
+    documents = []
+    for row in _read_lines(folder / "corpus.jsonl"):
+        parts = analyser.chunks(row["title"], [(None, row["text"])])
+        documents.append(frozenset(chain.from_iterable(part.terms for part in parts)))
+    found = []
+    for text in questions:
+        words = {word[0] for word in analyser.words_of(text) if not is_identifier(word[0])}
+        if not any(words <= held for held in documents):
+            found.append(text)
+    return found
+
+
+def _trust(name: str, judged: Sequence[Mapping[str, Any]]) -> Iterator[Trust]:
+    for mode in _MODES:
+        weak = [each["modes"][mode]["weak"] for each in judged if each["gains"]]
+        strong = [not each["modes"][mode]["weak"] for each in judged if not each["gains"]]
+        yield _trust_from(name, mode, sum(weak), len(weak), sum(strong), len(strong))
+
+
+def _trust_of(name: str, mode: str, parts: Sequence[Trust]) -> Trust:
+    """Return the rates over all these sets."""
+    alarms, missed = (
+        round(sum(rate * count for rate, count in rates))
+        for rates in (
+            [(each.false_alarms[0], each.answerable) for each in parts],
+            [(each.missed[0], each.unanswerable) for each in parts],
+        )
+    )
+    answerable = sum(each.answerable for each in parts)
+    return _trust_from(name, mode, alarms, answerable, missed, sum(each.unanswerable for each in parts))
+
+
+def _trust_from(name: str, mode: str, alarms: int, answerable: int, missed: int, unanswerable: int) -> Trust:
+    return Trust(
+        name=name, mode=mode, answerable=answerable, false_alarms=wilson(alarms, answerable),
+        unanswerable=unanswerable, missed=wilson(missed, unanswerable),
+    )  # fmt: skip
+
+
+def wilson(hits: int, of: int) -> tuple[float, float, float]:
+    """Return the share of `hits`, and its 95 % interval by Wilson."""
+    z, share = 1.96, hits / of
+    centre, scale = (share + z * z / (2 * of)), 1 + z * z / of
+    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return share, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def plain_ranks(folder: Path, split: Callable[[str], Sequence[str]]) -> dict[str, int | None]:
@@ -384,16 +529,21 @@ def _passages(text: str) -> list[str]:
 
 def _ranks_of_kb(folder: Path) -> dict[str, dict[str, int | None]]:
     """Return the ranks as `plain_ranks` does, by the mode of search, as `kb eval` has measured them."""
+    ranks: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
+    for judged in _judged(folder):
+        for mode, answered in judged["modes"].items():
+            (answer,), found = judged["gains"], answered["documents"]
+            ranks[mode][judged["id"]] = found.index(answer) + 1 if answer in found else None
+    return ranks
+
+
+def _judged(folder: Path, *options: str) -> list[dict[str, Any]]:
+    """Return the lines of a run of `kb eval`."""
     with tempfile.TemporaryDirectory(prefix="bench-sets-") as scratch:
         output = Path(scratch) / "run.jsonl"
         evaluate = [sys.executable, "-m", "kb_cli.main", "eval", str(folder), "--output", str(output)]
-        subprocess.run(evaluate, check=True, stdout=subprocess.DEVNULL)
-        ranks: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
-        for judged in _read_lines(output):
-            for mode, answered in judged["modes"].items():
-                (answer,), found = judged["gains"], answered["documents"]
-                ranks[mode][judged["id"]] = found.index(answer) + 1 if answer in found else None
-    return ranks
+        subprocess.run([*evaluate, *options], check=True, stdout=subprocess.DEVNULL)
+        return _read_lines(output)
 
 
 def _answers(name: str, method: str, ranks: Mapping[str, int | None]) -> Iterator[Answers]:

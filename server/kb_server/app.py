@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from kb_config.logs import configure_logging
+from kb_config.parts import imported
 from kb_http.certificate import Certificate, CertificateUnusable
 from kb_http.connections import connections_within_descriptors
 from kb_http.direct import DirectCalls
@@ -28,7 +29,7 @@ from kb_server.hosting.toolset_server import mount
 from kb_server.observability.auditing import writing
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
-from kb_server.parts import Site, made, site_part
+from kb_server.parts import Site, site_part
 from kb_server.processes import Worker
 from kb_server.services import Services, checked_keys, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
@@ -141,7 +142,7 @@ async def serve(
         )
         toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
         part = site_part(settings)
-        pages: Site | None = made(part.site, services) if part else None
+        pages: Site | None = imported(part.site)(services) if part else None
         mounts = mount(toolsets, default_toolsets)
         services.paths = [each.path for each in mounts]
         app = build_app(

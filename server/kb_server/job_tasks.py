@@ -104,7 +104,7 @@ class JobTasks:
 
 
 def job_id_in(text: str) -> str | None:
-    """Return the id of a job as the engine spells it; None if `text` is none."""
+    """Return the job id in `text`, in the spelling of the engine, or None if `text` is not a job id."""
     return job_id if _ID.match(job_id := text.lower()) else None
 
 

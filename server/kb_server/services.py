@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
+from kb_config.parts import imported
 from kb_config.rendezvous import Rendezvous
 from kb_config.settings import SettingsError
 from kb_config.shared import addresses
@@ -19,7 +20,7 @@ from kb_contracts.access.local import local_token
 from kb_server.access.grants import Meter
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
-from kb_server.parts import Issuer, issuer_part, made
+from kb_server.parts import Issuer, issuer_part
 from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SYSTEM_CLOCK, Clock
 
@@ -127,7 +128,7 @@ class Services:
     def tokens(self) -> Issuer | None:
         """The issuer whose tokens callers may use; None if the settings name none."""
         part = issuer_part(self.settings)
-        return None if part is None else made(part.issuer, self)
+        return None if part is None else imported(part.issuer)(self)
 
     @property
     def resource(self) -> ProtectedResource | None:

@@ -33,7 +33,15 @@ from urllib.parse import SplitResult, urlsplit
 from aiohttp import HttpVersion11, hdrs, web
 from msgspec.structs import replace
 
-from mcp_aiohttp.authentication import METADATA, SingleKey, TokenCheck, WrongTokens, credential
+from mcp_aiohttp.authentication import (
+    METADATA,
+    SingleKey,
+    TokenCheck,
+    TrustedProxies,
+    WrongTokens,
+    credential,
+    is_loopback,
+)
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.caller import NOBODY, Caller, Identity
 from mcp_aiohttp.protocol.jsonrpc import (
@@ -44,7 +52,6 @@ from mcp_aiohttp.protocol.jsonrpc import (
     Refusal,
     error_bytes,
 )
-from mcp_aiohttp.proxies import TrustedProxies, is_loopback
 
 log = logging.getLogger(__name__)
 

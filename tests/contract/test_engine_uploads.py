@@ -88,14 +88,6 @@ async def test_a_body_that_does_not_fit_is_refused(
             assert answered(await kb.http.get("/api/v1/jobs"))["total"] == 0
 
 
-@pytest.mark.parametrize("content_type", ["multipart/form-data", "multipart/mixed; boundary=x", "text/plain"])
-async def test_another_content_type_is_refused(kb: Caller, content_type: str) -> None:
-    """Without a boundary it is not a multipart body; further types are not accepted."""
-    response = await kb.http.post("/api/v1/jobs", content=b"x", headers={"Content-Type": content_type})
-    assert response.json()["code"] in {"invalid_request", "unsupported_media_type"}
-    assert response.status_code in {400, 415}
-
-
 async def test_an_upload_cut_off_leaves_nothing(kb: Caller, tmp_path: Path) -> None:
     async with Raw(kb.http.base_url.port) as raw:
         await raw.begin(1_000_000)

@@ -1,8 +1,7 @@
 """Every fault of the catalogue against every tool: the answer to the agent, and the effect on the engine.
 
     python -m tests.faults.matrix             every tool and cell, as JSON
-    python -m tests.faults.matrix --markdown  the committed one, as in docs/faults.md
-    python -m tests.faults.matrix --write     the same into matrix.json, with which a test compares it
+    python -m tests.faults.matrix --write     the same into matrix.json and docs/faults.md, compared by tests
 
 Each cell begins with an empty engine, to which the same server first adds the data that the tool needs; hence
 the server must have recovered from the cell before. The fault meets the tool's first request (`once`), or all
@@ -17,11 +16,10 @@ of them (`lasting`). The values of a cell are
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,17 +33,18 @@ from anyio.from_thread import BlockingPortal
 from mcp.types import CallToolResult, TextContent
 
 from kb_contracts.api.models import Document, DocumentList
-from kb_contracts.api.ragler import collection_id
 from kb_server.settings import ServerSettings
 from kb_server.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
 from kb_simulator.harness.app import Simulator, in_thread
 from kb_simulator.harness.client import ControlClient
 from kb_simulator.harness.faults import CATALOGUE
 from kb_simulator.settings import SimulatorSettings
-from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS
+from tests.support.tool_table import TOOLS
 
 EXPECTED = Path(__file__).with_name("matrix.json")
 """The committed matrix."""
+DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 
 Lasts: TypeAlias = Literal["once", "lasting"]
 LASTS: tuple[Lasts, ...] = ("once", "lasting")
@@ -55,13 +54,14 @@ Matrix: TypeAlias = dict[str, dict[str, dict[Lasts, str]]]
 UNTOUCHED = "-"
 HANG = "hang"
 
+TRIALS = {tool: row.trial for rows in TOOLS.values() for tool, row in rows.items() if row.trial}
+"""The tools of `kb` and of `ragler`."""
+
 _SEED = 7
 _PATIENT_MS, _HASTY_MS = round(ANSWER_SECONDS * 1000), 3_000
 """Time-out of the engine's answers in milliseconds; the second is for trials with a hang."""
 
 _LONG = 60.0
-_OLD, _NEW = "granite is an igneous rock", "basalt is an igneous rock"
-_FILE = b"marble is a metamorphic rock"
 
 
 @dataclass(frozen=True)
@@ -98,144 +98,6 @@ class Bench:
                 headers={"Authorization": f"Bearer {self.server.settings.engine_api_key}"},
             )
         return msgspec.json.decode(answer.content, type=DocumentList).documents
-
-
-Arguments: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A tool to call: its preparation, a check of its answer, and its effect on the engine."""
-
-    tool: str
-    prepare: Callable[[Bench], Arguments]
-    shows: Callable[[Arguments, Bench], bool]
-    done: Callable[[Bench], str] = lambda _bench: ""
-
-
-def _noted(bench: Bench) -> int:
-    added = bench.client.ok(
-        "kb_addnote", text=_OLD, title=_OLD, collection="memory", wait_seconds=JOB_SECONDS
-    )
-    return int(added["document_id"])
-
-
-def _nothing(bench: Bench) -> Arguments:
-    _noted(bench)
-    return {}
-
-
-def _known_collection(bench: Bench) -> Arguments:
-    """The collection's name was already fetched, so that a search in it is one request."""
-    _noted(bench)
-    known = {"collection_id": collection_id("memory")}
-    bench.client.ok("get_collection_info", **known)
-    return known
-
-
-def _job(bench: Bench) -> str:
-    return str(bench.client.ok("kb_addnote", text=_OLD, title=_OLD, wait_seconds=JOB_SECONDS)["job_id"])
-
-
-def _started(bench: Bench) -> str:
-    _noted(bench)
-    started = bench.client.ok("kb_upload_start", filename="marble.txt", total_size=len(_FILE), title=_NEW)
-    return str(started["upload_id"])
-
-
-def _chunk(bench: Bench) -> Arguments:
-    return {"upload_id": _started(bench), "chunk_index": 0, "data": base64.b64encode(_FILE).decode()}
-
-
-def _sent(bench: Bench) -> Arguments:
-    chunk = _chunk(bench)
-    bench.client.ok("kb_upload_chunk", **chunk)
-    return {"upload_id": chunk["upload_id"], "wait_seconds": 5}
-
-
-def _added(bench: Bench) -> str:
-    titles = sorted(document.title for document in bench.control.state().documents)
-    assert titles in ([_OLD], sorted([_OLD, _NEW])), f"something was lost or doubled: {titles}"
-    return "done" if len(titles) > 1 else ""
-
-
-def _updated(bench: Bench) -> str:
-    (document,) = bench.control.state().documents
-    place = [tag for tag in document.tags if tag.startswith("collection:")]
-    assert len(place) == 1, f"one collection, not {place}"
-    steps = (document.title == _NEW, place == ["collection:workspace"])
-    return "done" if all(steps) else "part" if any(steps) else ""
-
-
-TRIALS: tuple[Trial, ...] = (
-    Trial(
-        "kb_search",
-        lambda bench: {"query": f"granite {_noted(bench)}", "collection": "memory"},
-        lambda result, _bench: [hit["text"] for hit in result["results"]] == [_OLD],
-    ),
-    Trial(
-        "kb_addnote",
-        lambda bench: {"text": _NEW, "title": _NEW, "wait_seconds": 5 * bool(_noted(bench))},
-        lambda result, bench: bool(result["job_id"]) and _added(bench) == "done",
-        _added,
-    ),
-    Trial(
-        "kb_upload_start",
-        lambda bench: {"filename": "marble.txt", "total_size": len(_FILE) * bool(_noted(bench))},
-        lambda result, _bench: bool(result["upload_id"]),
-    ),
-    Trial("kb_upload_chunk", _chunk, lambda result, _bench: result["complete"] is True),
-    Trial(
-        "kb_upload_finish",
-        _sent,
-        lambda result, bench: bool(result["job_id"]) and _added(bench) == "done",
-        _added,
-    ),
-    Trial(
-        "kb_update_note",
-        lambda bench: {
-            "document_id": _noted(bench),
-            "text": _NEW,
-            "title": _NEW,
-            "collection": "workspace",
-        },
-        lambda result, bench: (
-            (result["title"], result["collection"]) == (_NEW, "workspace") and _updated(bench) == "done"
-        ),
-        _updated,
-    ),
-    Trial(
-        "kb_get",
-        lambda bench: {"document_id": _noted(bench)},
-        lambda result, _bench: [chunk["text"] for chunk in result["chunks"]] == [_OLD],
-    ),
-    Trial(
-        "kb_status",
-        _nothing,
-        lambda result, _bench: result["documents"]["total"] == 1,
-    ),
-    Trial(
-        "kb_jobs",
-        lambda bench: {"job_id": _job(bench)},
-        lambda result, _bench: [job["status"] for job in result["jobs"]] == ["completed"],
-    ),
-    Trial(
-        "search_knowledge",
-        lambda bench: {"query": "granite", **_known_collection(bench)},
-        lambda result, _bench: [hit["content"] for hit in result["results"]] == [_OLD],
-    ),
-    Trial(
-        "list_collections",
-        _nothing,
-        lambda result, _bench: [each["name"] for each in result["collections"]] == ["memory"],
-    ),
-    Trial(
-        "get_collection_info",
-        lambda bench: {"collection_id": collection_id("memory")} if _noted(bench) else {},
-        lambda result, _bench: (result["name"], result["chunk_count"]) == ("memory", 1),
-    ),
-)
-"""The nine tools of `kb`, and the three of `ragler`."""
 
 
 class Machine:
@@ -288,12 +150,13 @@ def machine() -> Iterator[Machine]:
         yield Machine(simulator, control, loop, Path(home))
 
 
-def cell(bench: Bench, trial: Trial, fault: str, lasts: Lasts) -> str:
+def cell(bench: Bench, tool: str, fault: str, lasts: Lasts) -> str:
     """Return the outcome of a tool under a fault."""
     bench.begin_anew()
+    trial = TRIALS[tool]
     arguments = trial.prepare(bench)
     armed = bench.control.faults.arm(fault, times=1 if lasts == "once" else None, optional=True)
-    result = bench.client.call(trial.tool, **arguments)
+    result = bench.client.call(tool, **arguments)
     fired = bench.control.faults.disarm(armed.id).fired
     if result.is_error:
         told = bench.told(result)
@@ -305,24 +168,23 @@ def cell(bench: Bench, trial: Trial, fault: str, lasts: Lasts) -> str:
     return "ok" if fired else UNTOUCHED
 
 
-def column(made: Machine, trial: Trial, faults: Sequence[str]) -> dict[str, dict[Lasts, str]]:
+def column(made: Machine, tool: str, faults: Sequence[str]) -> dict[str, dict[Lasts, str]]:
     """The cells of one tool, by fault."""
     # A server for each tool, because open uploads are limited, and a second one with a short time-out for
     # hangs.
     with made.bench() as bench, made.bench(request_timeout_ms=_HASTY_MS) as hasty:
         return {
-            fault: {lasts: cell(hasty if fault == HANG else bench, trial, fault, lasts) for lasts in LASTS}
+            fault: {lasts: cell(hasty if fault == HANG else bench, tool, fault, lasts) for lasts in LASTS}
             for fault in faults
         }
 
 
-def matrix(faults: Sequence[str] = tuple(CATALOGUE), trials: Sequence[Trial] = TRIALS) -> Matrix:
+def matrix(faults: Sequence[str] = tuple(CATALOGUE)) -> Matrix:
     """Return all cells. Tools run concurrently, so that the time-outs of hangs overlap."""
-    with machine() as made, ThreadPoolExecutor(len(trials)) as pool:
-        columns = list(pool.map(lambda trial: column(made, trial, faults), trials))
+    with machine() as made, ThreadPoolExecutor(len(TRIALS)) as pool:
+        columns = list(pool.map(lambda tool: column(made, tool, faults), TRIALS))
     return {
-        fault: {trial.tool: cells[fault] for trial, cells in zip(trials, columns, strict=True)}
-        for fault in faults
+        fault: {tool: cells[fault] for tool, cells in zip(TRIALS, columns, strict=True)} for fault in faults
     }
 
 
@@ -339,7 +201,7 @@ def encoded(found: Matrix) -> str:
 def markdown(found: Matrix) -> str:
     """The matrix for the documentation; tools with equal outcomes share a column."""
     columns: dict[tuple[str, ...], list[str]] = {}
-    for tool in (trial.tool for trial in TRIALS):
+    for tool in next(iter(found.values())):
         cells = tuple(_in_words(row[tool]) for row in found.values())
         columns.setdefault(cells, []).append(f"`{tool}`")
     rows = [["Fault", *(", ".join(tools) for tools in columns.values())], ["---"] * (len(columns) + 1)]
@@ -354,13 +216,12 @@ def _in_words(both: dict[Lasts, str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.matrix", description="faults by tools")
-    parser.add_argument("--markdown", action="store_true", help="print the committed one for the docs")
-    parser.add_argument("--write", action="store_true", help=f"write {EXPECTED.name}")
+    parser.add_argument("--write", action="store_true", help="write the matrix and its page")
     options = parser.parse_args(arguments)
-    if options.markdown:
-        sys.stdout.write(markdown(json.loads(EXPECTED.read_text("utf-8"))))
-    elif options.write:
-        EXPECTED.write_text(encoded(matrix()), "utf-8")
+    if options.write:
+        was, found = json.loads(EXPECTED.read_text("utf-8")), matrix()
+        EXPECTED.write_text(encoded(found), "utf-8")
+        DOCUMENT.write_text(DOCUMENT.read_text("utf-8").replace(markdown(was), markdown(found)), "utf-8")
     else:
         sys.stdout.write(encoded(matrix()))
     return 0

@@ -12,7 +12,8 @@ from kb_simulator.harness.app import in_thread
 from kb_simulator.harness.client import ControlClient
 from kb_simulator.settings import SimulatorSettings
 from tests.faults.engine_process import running_server
-from tests.faults.test_server_histories import DONE_FAULTS, SERVER
+from tests.faults.server_history import SERVER
+from tests.faults.test_server_histories import DONE_FAULTS
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 

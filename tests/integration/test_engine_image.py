@@ -14,10 +14,12 @@ from uuid import uuid4
 import apsw
 import httpx
 import pytest
+import yaml
 from PIL import Image, ImageDraw, ImageFont
 
 from kb_engine.embed.registry import embedder_from
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
+from tests.integration import docker_engine
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import Engine, Lab, Server, fill
 from tests.support.patience import JOB_SECONDS
@@ -25,6 +27,7 @@ from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import ROOT
 
 DOCUMENTS = ROOT / "examples" / "documents"
+BACKUP = ROOT / "deploy" / "kubernetes" / "overlays" / "sqlite" / "backup.yml"
 
 
 @pytest.fixture
@@ -112,6 +115,25 @@ def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
         document,
         file,
     ]
+
+
+def test_the_slim_image_serves_a_base_in_sqlite_and_copies_it_as_the_cronjob_does(
+    our_engine: str, workshop: Lab
+) -> None:
+    """It has no OCR and no clients of PostgreSQL and Qdrant, and is smaller for it."""
+    slim = docker_engine.build("engine-slim", "kb-engine-slim:test")
+    size, whole = (docker_engine.inspect("image", name)["Size"] for name in (slim, our_engine))
+    assert size < 0.75 * whole
+    engine = Engine(slim, workshop.network(), volume=workshop.volume(), KB_EMBEDDER="hash")
+    workshop.ready(engine)
+    completed(engine, engine.post("/jobs", json={"text": "Herring spawn in autumn"}))
+    assert engine.documents_with("herring")
+    for module in ("rapidocr", "asyncpg", "qdrant_client"):
+        assert "ModuleNotFoundError" in engine.fails("python", "-c", f"import {module}")
+    _, cron = yaml.safe_load_all(BACKUP.read_text("utf-8"))
+    (script,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    engine.run("sh", "-ec", f"mkdir /tmp/backups\n{script.replace('/backups', '/tmp/backups')}")
+    assert "backup.json" in engine.run("sh", "-c", "ls /tmp/backups/*")
 
 
 def _tides() -> bytes:

@@ -1,11 +1,14 @@
-"""The files for Compose and Kubernetes, checked against the documentation; no Docker engine is needed.
+"""The files for Compose, Kubernetes and systemd, checked against the documentation, without Docker.
 
 Kubernetes manifests are validated against the schemas of its releases, from a package.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,13 @@ from tests.support.stack import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 RELEASES = ("1.29", "1.33", kubernetes_validate.latest_version())
+OVERLAYS = ("sqlite", "postgres", "qdrant")
+KB = "base/kb.yml"
 Manifest = dict[str, Any]
+
+kustomize = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kubectl, which builds overlays, is not installed"
+)
 
 
 def documents(name: str) -> list[Manifest]:
@@ -49,11 +58,71 @@ def compose(path: str) -> dict[str, Manifest]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("path", sorted(KUBERNETES.glob("*.yml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted(KUBERNETES.glob("*.yml")), KUBERNETES / KB], ids=lambda path: path.name
+)
 def test_every_document_is_valid_under_the_schemas_of_kubernetes(path: Path, release: str) -> None:
     """Strict validation: an unknown field is an error, in an old release and in today's."""
-    for document in documents(path.name):
+    for document in documents(str(path.relative_to(KUBERNETES))):
         kubernetes_validate.validate(document, release, strict=True)
+
+
+def built(folder: Path) -> list[Manifest]:
+    """The manifests that `kubectl kustomize` makes of a folder."""
+    made = subprocess.run(["kubectl", "kustomize", folder], check=True, capture_output=True, text=True)
+    return list(yaml.safe_load_all(made.stdout))
+
+
+def workload(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    """The specification of a workload, and its first container."""
+    (found,) = [each for each in manifests if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return dict(found["spec"])
+
+
+@kustomize
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_overlay_with_an_ingress_is_valid_in_each_release(overlay: str, tmp_path: Path) -> None:
+    """From 1.29 to the newest release with a schema. The component is what a user adds to an overlay."""
+    listed = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(KUBERNETES / "overlays" / overlay, tmp_path)],
+        "components": [os.path.relpath(KUBERNETES / "components" / "ingress", tmp_path)],
+    }
+    (tmp_path / "kustomization.yml").write_text(yaml.safe_dump(listed), "utf-8")
+    manifests = built(tmp_path)
+    assert "Ingress" in {each["kind"] for each in manifests}
+    newest = int(kubernetes_validate.latest_version().split(".")[1])
+    for manifest in manifests:
+        for minor in range(29, newest + 1):
+            kubernetes_validate.validate(manifest, f"1.{minor}", strict=True)
+
+
+@kustomize
+def test_the_servers_of_the_postgres_overlay_name_each_engine() -> None:
+    manifests = built(KUBERNETES / "overlays" / "postgres")
+    engines = workload(manifests, "StatefulSet", "kb-engine")
+    (server,) = workload(manifests, "Deployment", "kb")["template"]["spec"]["containers"]
+    expected = [
+        f"http://kb-engine-{index}.{engines['serviceName']}:8000" for index in range(engines["replicas"])
+    ]
+    assert environment(server)["KB_ENGINE_URL"].split(",") == expected
+    assert "volumeClaimTemplates" not in engines
+
+
+@kustomize
+def test_the_backup_of_the_sqlite_overlay_mounts_the_volume_of_the_engine() -> None:
+    manifests = built(KUBERNETES / "overlays" / "sqlite")
+    engine = workload(manifests, "StatefulSet", "kb-engine")
+    pod = workload(manifests, "CronJob", "kb-backup")["jobTemplate"]["spec"]["template"]["spec"]
+    (claim,) = engine["volumeClaimTemplates"]
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "emptyDir" not in volume
+    }
+    assert claims == {f"{claim['metadata']['name']}-kb-engine-0", "kb-backups"}
+    (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = engine["template"]["metadata"]["labels"]
+    assert term["labelSelector"]["matchLabels"].items() <= labels.items()
 
 
 def test_a_misspelt_field_is_found() -> None:
@@ -171,19 +240,17 @@ def test_the_sidecars_policy_lets_in_the_standalone_servers() -> None:
 
 def test_kbs_own_engine_keeps_its_base_on_a_volume_and_is_reached_by_the_servers_alone() -> None:
     """One engine, because it owns its base; the settings of engine and servers agree."""
-    engine = one("kb.yml", "StatefulSet")["spec"]
-    (container,) = containers("kb.yml", "StatefulSet").values()
+    engine = one(KB, "StatefulSet")["spec"]
+    (container,) = containers(KB, "StatefulSet").values()
     (claim,) = engine["volumeClaimTemplates"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert engine["replicas"] == 1
     assert mounts[claim["metadata"]["name"]] == "/data"
     assert container["securityContext"]["readOnlyRootFilesystem"]
-    policies = {
-        each["metadata"]["name"]: each for each in documents("kb.yml") if each["kind"] == "NetworkPolicy"
-    }
-    assert allowed(policies["kb-engine"]) == {("kb", "api")}
-    assert allowed(policies["kb"]) == {("kb-engine", 8000)}
-    settings = environment(containers("kb.yml")["server"])
+    policies = {each["metadata"]["name"]: each for each in documents(KB) if each["kind"] == "NetworkPolicy"}
+    assert allowed(policies["kb-engine"]) == {("kb", "api"), ("prometheus", "api")}
+    assert allowed(policies["kb"]) == {("kb-engine", 8000), ("prometheus", "mcp")}
+    settings = environment(containers(KB)["server"])
     assert settings["KB_ENGINE_URL"] == f"http://{engine['serviceName']}:8000"
     assert settings["KB_API_KEY"] == environment(container)["KB_API_KEY"]
     assert ServerSettings.read({"KB_MCP_PORT": settings["KB_MCP_PORT"]}).port == 3000
@@ -260,3 +327,36 @@ def test_the_stack_of_the_tests_is_the_shipped_one(service: str) -> None:
         name: value for name, value in tested.items() if name not in differing
     }
     assert tested["environment"].keys() <= shipped["environment"].keys()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("name", ["kb-engine", "kb-server"])
+def test_a_unit_of_systemd_is_valid_and_confined(name: str, tmp_path: Path) -> None:
+    """`verify` wants the program of ExecStart, which is not installed here; the exposure is of 0 to 10."""
+    text = (ROOT / "deploy" / "systemd" / f"{name}.service").read_text("utf-8")
+    for other in ("kb-engine", "kb-server"):
+        unit = (ROOT / "deploy" / "systemd" / f"{other}.service").read_text("utf-8")
+        (tmp_path / f"{other}.service").write_text(unit.replace("/opt/kb/bin/kb", "/bin/true"), "utf-8")
+    path = tmp_path / f"{name}.service"
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", path], capture_output=True, text=True, check=False
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
+    subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--threshold=20", path],
+        check=True,
+        capture_output=True,
+    )
+    given = dict(
+        pair.split("=", 1)
+        for line in re.findall(r"^Environment=(.*)$", text, re.MULTILINE)
+        for pair in line.split()
+    )
+    settings: type[EngineSettings | ServerSettings] = (
+        EngineSettings if name == "kb-engine" else ServerSettings
+    )
+    (tmp_path / "key").write_text("a-key", "utf-8")
+    read = settings.read(
+        {key: str(tmp_path / "key") if key.endswith("_FILE") else value for key, value in given.items()}
+    )
+    assert read.api_key == "a-key"

@@ -17,8 +17,8 @@ from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab, s
 from tests.support.eventually import eventually
 from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import ROOT
+from tests.support.tool_table import TOOLS
 
-NINE = 9
 TITLE = "Starlings"
 TEXT = "Starlings turn together because each one follows its seven nearest neighbours."
 
@@ -30,7 +30,7 @@ async def test_the_official_client_finds_a_note_through_both_containers(
 ) -> None:
     """Over Streamable HTTP, in both eras; the tool's answer agrees with the engine's API."""
     async with Client(stack.server.mcp_url, mode=mode) as client:
-        assert len((await client.list_tools()).tools) == NINE
+        assert [tool.name for tool in (await client.list_tools()).tools] == list(TOOLS["kb"])
         added = await client.call_tool("kb_addnote", {"text": TEXT, "title": TITLE, "wait_seconds": 50})
         assert added.structured_content is not None
         found = await client.call_tool("kb_search", {"query": "how do starlings turn", "top": 3})

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.integration.conftest import Images
-from tests.integration.containers import Server, Simulator, error_of, lab
+from tests.integration.containers import Server, Simulator, lab
 from tests.support.mcp_http import Caller
 from tests.support.patience import JOB_SECONDS
 
@@ -55,35 +55,6 @@ def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller
     added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=JOB_SECONDS)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
     assert [result["document_id"] for result in found] == [added["document_id"]]
-
-
-@pytest.mark.parametrize(
-    "fault", ["bad_gateway", "not_ready", "reset_before_headers", "reset_mid_body", "not_json"]
-)
-def test_a_search_outlives_a_fault_that_passes(simulator: Simulator, caller: Caller, fault: str) -> None:
-    """Safe requests are retried; the agent gets an answer, or an error that names the fault."""
-    arm(simulator, fault, "search", times=1)
-    result = caller.call("kb_search", query="anything")
-    if result.get("isError"):
-        assert error_of(result).startswith("engine_")
-    assert caller.ok("kb_search", query="anything")["results"] == []
-
-
-def test_a_note_whose_answer_was_lost_is_not_doubled(simulator: Simulator, caller: Caller) -> None:
-    """It is sent again under the same idempotency key."""
-    arm(simulator, "lost_ack", "createJob", nth=1)
-    word = f"w{uuid4().hex}"
-    caller.ok("kb_addnote", text=f"{word} once", wait_seconds=JOB_SECONDS)
-    found = caller.ok("kb_search", query=word, mode="fts")
-    assert found["total"] == 1
-
-
-def test_a_hanging_engine_is_an_error_in_time(simulator: Simulator, caller: Caller) -> None:
-    arm(simulator, "hang", "getStatus")
-    refused = caller.refused("kb_status")
-    assert refused["error"] in {"engine_timeout", "engine_unreachable"}
-    simulator.control("DELETE", "/faults")
-    assert caller.ok("kb_jobs")["jobs"] == []
 
 
 def test_an_expired_key_is_told_as_such(simulator: Simulator, caller: Caller) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +39,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A change of one expression. `nth` tells equal texts on equal lines of a function apart."""
+    """A change of one expression; `source` is its line without the comment.
+
+    `nth` tells equal texts on equal lines of a function apart.
+    """
 
     file: str
     function: str
@@ -98,7 +101,8 @@ class Module:
             start = self._starts[node.lineno - 1] + node.col_offset
             end = self._starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
             original = self.source[start:end].decode()
-            row = self.source[self._starts[node.lineno - 1] : self._starts[node.lineno]].decode().strip()
+            line = self.source[self._starts[node.lineno - 1] : self._starts[node.lineno]].decode()
+            row = line.partition("  # ")[0].strip()
             key = (change.function, change.kind, original, row)
             fault = Fault(
                 self.file, change.function, change.kind, original, change.changed, row, seen[key], node.lineno
@@ -201,8 +205,10 @@ def modules(root: Path, folders: Iterable[str]) -> list[Module]:
     return [Module(str(file.relative_to(root)), file.read_bytes()) for file in files]
 
 
-def drawn(sites: Iterable[Site], number: int, chance: random.Random) -> list[Site]:
-    """Return sites in random order, with all kinds equally likely and no nested sites."""
+def drawn(
+    sites: Iterable[Site], number: int, chance: random.Random, taken: Collection[Site] = ()
+) -> list[Site]:
+    """Return sites in random order, with all kinds equally likely; none overlaps another or `taken`."""
     kinds: dict[str, list[Site]] = defaultdict(list)
     for site in sites:
         kinds[site.fault.kind].append(site)
@@ -214,7 +220,7 @@ def drawn(sites: Iterable[Site], number: int, chance: random.Random) -> list[Sit
         site = kinds[kind].pop()
         if not kinds[kind]:
             del kinds[kind]
-        if not any(_overlap(each, site) for each in chosen):
+        if not any(_overlap(each, site) for each in (*taken, *chosen)):
             chosen.append(site)
     return chosen
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ACTIVE = int((HERE / "kb_fault.txt").read_text())
-"""Number of the active fault, or -1 if all are off."""
-ADDED = frozenset((HERE / "kb_fault_added.txt").read_text().splitlines())
-"""Tests, or files of tests, that run although they are marked `process`."""
+ACTIVE = int((HERE / "kb_fault_active.py").read_text())
+"""Number of the active fault, or -1 if all are off. Named as a module for the sandbox of readers."""
 
+added: frozenset[str] = frozenset()
+"""Tests, or files of tests, that run although they are marked `process`."""
 reached: defaultdict[int, set[str]] = defaultdict(set)
 costs: defaultdict[str, float] = defaultdict(float)
 failed: dict[str, str] = {}
@@ -37,11 +37,13 @@ def _processor_seconds() -> float:
 
 
 def pytest_configure(config: Any) -> None:
+    global added
+    added = frozenset((HERE / "kb_fault_added.txt").read_text().splitlines())
     config.addinivalue_line("markers", "added: runs although it is marked `process`")
 
 
 def pytest_itemcollected(item: Any) -> None:
-    if ADDED & {item.nodeid, item.nodeid.partition("::")[0]}:
+    if added & {item.nodeid, item.nodeid.partition("::")[0]}:
         item.add_marker("added")
 
 

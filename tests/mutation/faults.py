@@ -2,7 +2,8 @@
 
     python -m tests.mutation.faults OUT.json                 the faults of `faults.json` on this checkout
     python -m tests.mutation.faults OUT.json --root DIR      the same on another checkout
-    python -m tests.mutation.faults OUT.json --draw SEED     draw other faults first, and write `faults.json`
+    python -m tests.mutation.faults OUT.json --draw          draw one for each fault that is gone
+    python -m tests.mutation.faults OUT.json --draw SEED     draw all faults from another seed
     python -m tests.mutation.faults --compare BEFORE.json AFTER.json
 
 A scratch copy of the tree has all faults at once, each as `((changed) if at(7) else (original))`. One run of
@@ -32,13 +33,13 @@ from queue import Queue
 
 import msgspec
 
-from tests.mutation.fault_places import Fault, Site, drawn, instrumented, located, modules
+from tests.mutation.fault_places import Fault, Module, Site, drawn, instrumented, located, modules
 from tests.support.patience import ANSWER_SECONDS
 
 HERE = Path(__file__).parent
 LIST = HERE / "faults.json"
 PARTS = (
-    ("contracts/kb_contracts",),
+    ("contracts/kb_contracts", "contracts/kb_http"),
     ("engine/kb_engine",),
     ("server/kb_server", "server/mcp_aiohttp"),
     ("engine/kb_readers",),
@@ -46,7 +47,7 @@ PARTS = (
 PART_SIZE = 25
 """Number of faults of each part."""
 SPARE = 3
-"""Number of faults drawn for each one that is kept, because some are reached by no test."""
+"""Number of faults drawn for each one that is wanted, because some are reached by no test."""
 RUNAWAY = 5
 """A run that takes this many times the processor time of its tests counts as a kill."""
 SHADOWED = ("contracts", "server", "engine", "cli", "simulator", "load")
@@ -70,7 +71,7 @@ class Probed(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """The outcome of a fault: `killed`, `survived`, `unreached` by any test, or `gone` from the source."""
+    """The outcome of a fault: `killed`, `survived`, or `unreached` by any test."""
 
     fault: Fault
     outcome: str
@@ -108,7 +109,7 @@ class Tree:
         for each in (scratch, written):
             shutil.rmtree(each, ignore_errors=True)
             each.mkdir()
-        self._probe.with_suffix(".txt").write_text(str(active))
+        self._probe.with_name("kb_fault_active.py").write_text(str(active))
         environment = {
             **os.environ,
             "CI": "true",  # makes generated examples the same in every run
@@ -202,28 +203,49 @@ def row_of(tree: Tree, number: int, fault: Fault, probed: Probed, seconds: float
     return row
 
 
-def kept(probed: Probed) -> list[int]:
-    """Return, for each part, the numbers of its first faults that a test reaches."""
-    numbers: list[int] = []
-    for part in range(len(PARTS)):
-        candidates = range(part * PART_SIZE * SPARE, (part + 1) * PART_SIZE * SPARE)
-        numbers += [number for number in candidates if probed.reached.get(number)][:PART_SIZE]
-    return numbers
+def gone(faults: Sequence[Fault], sites: Sequence[Site | None]) -> str:
+    """Return a message that names the faults whose text is not in the source; "" if there are none."""
+    lost = [str(fault) for fault, site in zip(faults, sites, strict=True) if site is None]
+    if not lost:
+        return ""
+    return "\n".join(
+        [
+            f"{LIST.name} names {len(lost)} faults whose text is not in the source any more:",
+            *lost,
+            "Where the expression stands elsewhere now, correct the entry. Replace the others:",
+            "python -m tests.mutation.faults OUT.json --draw",
+        ]
+    )
 
 
-def run(root: Path, seed: int | None, seconds: float, added: Sequence[str]) -> list[Row]:
+def candidates(groups: Sequence[Sequence[Module]], listed: Sequence[Site], seed: int) -> list[list[Site]]:
+    """Return, for each part, faults from the seed to choose from until the part has its number of faults."""
+    chance = random.Random(seed)
+    found = []
+    for group in groups:
+        sites = [site for module in group for site in module.sites()]
+        files = {module.file for module in group}
+        missing = max(0, PART_SIZE - sum(site.fault.file in files for site in listed))
+        found.append(drawn(sites, missing * SPARE, chance, listed))
+    return found
+
+
+def run(root: Path, seed: int | None, seconds: float, added: Sequence[str], *, draw: bool) -> list[Row]:
     """Run the tests of each fault on a checkout."""
     groups = [modules(root, folders) for folders in PARTS]
     source = [module for group in groups for module in group]
-    sites: Sequence[Site | None]
-    if seed is None:
-        faults = msgspec.json.decode(LIST.read_bytes(), type=FaultList).faults
-        sites = located(faults, (site for module in source for site in module.sites()))
-    else:
-        chance, size = random.Random(seed), PART_SIZE * SPARE
-        found = [drawn((site for each in group for site in each.sites()), size, chance) for group in groups]
-        sites = [site for group in found for site in group]
-        faults = [site.fault for group in found for site in group]
+    content = msgspec.json.decode(LIST.read_bytes(), type=FaultList)
+    listed = content.faults if seed is None else []
+    found = located(listed, (site for module in source for site in module.sites()))
+    if not draw and (message := gone(listed, found)):
+        raise SystemExit(message)
+    sites = [site for site in found if site is not None]
+    numbers = [*range(len(sites))]
+    parts: list[range] = []
+    for drawn_sites in candidates(groups, sites, seed or content.seed) if draw else ():
+        parts.append(range(len(sites), len(sites) + len(drawn_sites)))
+        sites += drawn_sites
+    faults = [site.fault for site in sites]
     with tempfile.TemporaryDirectory(prefix="kb-faults-") as folder:
         trees = [Tree(root, Path(folder, name), added) for name in ("one", "two")]
         for tree in trees:
@@ -236,11 +258,11 @@ def run(root: Path, seed: int | None, seconds: float, added: Sequence[str]) -> l
             f"{len(probed.costs)} tests, {used:.0f} s of processor time; failed: {[*probed.failed]}",
             flush=True,
         )
-        numbers = list(range(len(faults)))
-        if seed is not None:
-            numbers = kept(probed)
+        if draw:
+            for part in parts:
+                numbers += [number for number in part if probed.reached.get(number)][: len(part) // SPARE]
             lines = ",\n".join(msgspec.json.encode(faults[number]).decode() for number in numbers)
-            LIST.write_text(f'{{"seed": {seed}, "faults": [\n{lines}\n]}}\n')
+            LIST.write_text(f'{{"seed": {seed or content.seed}, "faults": [\n{lines}\n]}}\n')
         free: Queue[Tree] = Queue()
         for tree in trees:
             free.put(tree)
@@ -251,8 +273,6 @@ def run(root: Path, seed: int | None, seconds: float, added: Sequence[str]) -> l
                 row = row_of(tree, number, faults[number], probed, seconds)
             finally:
                 free.put(tree)
-            if sites[number] is None:
-                row.outcome = "gone"
             print(row, flush=True)
             return row
 
@@ -279,7 +299,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=HERE.parents[1], help="checkout with its .venv")
     parser.add_argument("--seconds", type=float, default=60.0, help="processor time of the tests of a fault")
     parser.add_argument("--add", type=Path, metavar="TESTS", help="list of tests to run despite their mark")
-    parser.add_argument("--draw", type=int, metavar="SEED", help="draw other faults and write faults.json")
+    parser.add_argument(
+        "--draw",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="SEED",
+        help="write faults.json: replace faults that are gone, or all of them from this seed",
+    )
     parser.add_argument("--compare", type=Path, nargs=2, metavar="RESULTS", help="print the new survivors")
     options = parser.parse_args(arguments)
     if options.compare:
@@ -290,7 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out is None:
         parser.error("a file for the results is missing")
     added = options.add.read_text().splitlines() if options.add else []
-    rows = run(options.root.resolve(), options.draw, options.seconds, added)
+    draw = options.draw is not None
+    rows = run(options.root.resolve(), options.draw or None, options.seconds, added, draw=draw)
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
     return 0
 

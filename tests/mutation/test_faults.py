@@ -8,10 +8,26 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.mutation.fault_places import Module, Site, drawn, instrumented, located
-from tests.mutation.faults import Probed, Row, Tree, new_survivors, row_of, selected
+from tests.mutation.faults import (
+    LIST,
+    PART_SIZE,
+    PARTS,
+    FaultList,
+    Probed,
+    Row,
+    Tree,
+    candidates,
+    gone,
+    new_survivors,
+    row_of,
+    selected,
+)
+
+ROOT = Path(__file__).parents[2]
 
 FILE = "contracts/shelf.py"
 SOURCE = '''"""A shelf."""
@@ -90,16 +106,42 @@ def test_a_seed_draws_the_same_faults_and_none_within_another() -> None:
 def test_a_fault_is_located_after_unrelated_lines_have_changed() -> None:
     fault = site_of("boundary", "books <= ROOM").fault
     moved = SOURCE.replace("ROOM = 3", "ROOM = 3\n\n\ndef door() -> bool:\n    return 1 <= ROOM")
+    moved = moved.replace("return books <= ROOM", "return books <= ROOM  # the last one fits, too")
     (site,) = located([fault], sites(moved))
     assert site is not None
     assert moved.encode()[site.start : site.end] == b"books <= ROOM"
     assert site.fault.line == fault.line + 4
 
 
+@pytest.mark.parametrize("folders", PARTS, ids=" ".join)
+def test_each_seeded_fault_is_in_the_source(folders: tuple[str, ...]) -> None:
+    faults = [
+        fault
+        for fault in msgspec.json.decode(LIST.read_bytes(), type=FaultList).faults
+        if fault.file.startswith(tuple(f"{folder}/" for folder in folders))
+    ]
+    files = {fault.file for fault in faults if (ROOT / fault.file).is_file()}
+    found = (site for file in files for site in Module(file, (ROOT / file).read_bytes()).sites())
+    message = gone(faults, located(faults, found))
+    assert not message, message
+    assert len(faults) == PART_SIZE
+
+
+def test_faults_are_drawn_until_a_part_is_full() -> None:
+    listed = [site_of("boundary", "books <= ROOM")]
+    (found,) = candidates([[Module(FILE, SOURCE.encode())]], listed, 7)
+    assert {site.fault.original for site in found} > {"3", "False"}
+    assert "books <= ROOM" not in {site.fault.original for site in found}
+    full = [Site(listed[0].fault, number, number, None) for number in range(PART_SIZE)]
+    assert candidates([[Module(FILE, SOURCE.encode())]], full, 7) == [[]]
+
+
 def test_a_fault_is_gone_with_its_text_or_its_function() -> None:
     fault = site_of("boundary", "books <= ROOM").fault
     assert located([fault], sites(SOURCE.replace("books <= ROOM", "books <= ROOM + 0"))) == [None]
     assert located([fault], sites(SOURCE.replace("def fits", "def suits"))) == [None]
+    for place in (str(fault), "--draw"):
+        assert place in gone([fault], [None])
 
 
 def test_equal_texts_in_a_function_are_told_apart() -> None:

@@ -17,9 +17,10 @@ import pytest
 from kb_server.schema import input_schema
 from kb_server.tool import Toolset
 from tests.protocol.conftest import Process, Start, stdio_environment
-from tests.protocol.every_tool import CALLS, Base, EveryTool
+from tests.protocol.every_tool import Base, EveryTool
 from tests.protocol.every_tool import base as base
 from tests.support.mcp_messages import LATEST_HANDSHAKE, MODERN, initialize, request
+from tests.support.tool_table import TOOLS
 
 REFUSED = {
     **{("kb_delete", "purge", kind): "what destroys takes its own type" for kind in ('""', "as text")},
@@ -73,7 +74,7 @@ async def wrongly_answered(tools: EveryTool) -> list[tuple[str, str, str, Any]]:
     """Return the cells whose answers disagree with `REFUSED`."""
     wrong = []
     for cell in cells(tools.toolsets):
-        given = await CALLS[cell.tool](tools)
+        given = await TOOLS[cell.toolset][cell.tool].arguments(tools)
         is_given_as_text = cell.kind == "as text" and cell.parameter in given
         value = json.dumps(given[cell.parameter]) if is_given_as_text else cell.value
         result = await tools.result(cell.toolset, cell.tool, {**given, cell.parameter: value})
@@ -135,7 +136,8 @@ async def test_a_model_may_fill_in_every_parameter(base: Base) -> None:
         for tool in toolset.tools:
             properties = input_schema(tool.arguments)["properties"]
             empty = {parameter: EMPTY[schema["type"]] for parameter, schema in properties.items()}
-            result = await base.result(name, tool.name, {**empty, **await CALLS[tool.name](base)})
+            arguments = await TOOLS[name][tool.name].arguments(base)
+            result = await base.result(name, tool.name, {**empty, **arguments})
             assert not result["isError"], (tool.name, result)
 
 
@@ -150,7 +152,7 @@ async def test_required_parameters_that_are_null_are_missing(base: Base) -> None
     for name, toolset in base.toolsets.items():
         for tool in toolset.tools:
             for parameter in input_schema(tool.arguments).get("required", ()):
-                arguments = {**await CALLS[tool.name](base), parameter: None}
+                arguments = {**await TOOLS[name][tool.name].arguments(base), parameter: None}
                 told = json.loads((await base.result(name, tool.name, arguments))["content"][0]["text"])
                 wanted = "confirmation_required" if "clear" in tool.name else "missing_required_parameter"
                 assert told["error"] == wanted, (tool.name, parameter, told)
@@ -177,5 +179,6 @@ async def test_what_hosts_add_is_dropped(base: Base) -> None:
     added = {"toolCallId": "call_1", "sessionId": "s", "chatInput": "granite?", "action": "sendMessage"}
     for name, toolset in base.toolsets.items():
         for tool in toolset.tools:
-            result = await base.result(name, tool.name, {**await CALLS[tool.name](base), **added})
+            arguments = await TOOLS[name][tool.name].arguments(base)
+            result = await base.result(name, tool.name, {**arguments, **added})
             assert not result["isError"], (tool.name, result)

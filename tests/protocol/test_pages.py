@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from markupsafe import escape as markup
 
 from kb_contracts.access.key_file import KeyFile, rights_of
 from kb_contracts.access.keys import KeyRing
@@ -193,6 +194,20 @@ async def test_a_search_finds_marks_and_leads_to_its_passage(site: Site) -> None
     assert "Nothing was found" in await site.get("/?q=granite&collection=nowhere")
 
 
+async def test_results_far_below_the_best_are_folded_and_long_ones_unfold(site: Site) -> None:
+    site.engine.add("collection:memory", text="granite basalt gneiss schist. " + "Sand is soft. " * 40)
+    for number in range(3):
+        site.engine.add("collection:memory", text=f"Sand, clay and granite number {number}. " + "Silt. " * 90)
+    page = await site.get("/?q=granite basalt gneiss schist&mode=fts")
+    near, far = page.split('<details class="far">')
+    assert ("3 more match less than half as well" in far, near.count("<li>"), far.count("<li>")) == (
+        True,
+        1,
+        3,
+    )
+    assert near.count('<details class="passage">') == 1
+
+
 async def test_a_note_is_written_changed_placed_and_removed(site: Site) -> None:
     assert (
         await site.done("/add", text="granite\r\n\r\nis hard", title="Stone", tags="rock, hard ")
@@ -272,7 +287,7 @@ async def test_a_long_text_of_a_version_is_read_in_parts(site: Site) -> None:
     following = re.search(r'rel="next" href="([^"]*)"', page)
     assert following is not None
     rest = await site.get(unescape(following[1]))
-    assert page.count("granite ") + rest.count("granite ") in (20_000, 20_001)
+    assert page.count("granite") + rest.count("granite") in (20_000, 20_001)
 
 
 async def test_a_lost_race_shows_both_texts_and_keeps_theirs(site: Site) -> None:
@@ -319,19 +334,74 @@ async def test_files_arrive_whole_and_leave_nothing_behind(site: Site, tmp_path:
 
 async def test_what_does_not_fit_is_said_and_nothing_is_sent(opened: Open, tmp_path: Path) -> None:
     async with opened(max_upload_bytes=1_000) as site:
-        for status, words, files, fields in [
-            (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}),
-            (415, "exe", [("a.exe", b"MZ")], {}),
-            (422, "Choose a file, or write a text", [], {"text": " \n "}),
-            (422, "not a collection name", [], {"text": "x", "collection": "Not a name"}),
-            (422, "not a tag", [], {"text": "x", "tags": "a/b"}),
-            (422, "input is invalid", [], {"text": "x", "title": "x" * 501}),
-            (413, "too large", [], {"text": "x" * (5 * m.MAX_NOTE_CHARS + 1)}),
+        for status, words, files, fields, field in [
+            (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}, "file"),
+            (415, "exe", [("a.exe", b"MZ")], {}, "file"),
+            (422, "Choose a file, or write a text", [], {"text": " \n "}, "text"),
+            (422, "not a collection name", [], {"text": "x", "collection": "Not a name"}, "collection"),
+            (422, "not a tag", [], {"text": "x", "tags": "a/b"}, "tags"),
+            (422, "input is invalid", [], {"text": "x", "title": "x" * 501}, "title"),
+            (413, "too large", [], {"text": "x" * (5 * m.MAX_NOTE_CHARS + 1)}, ""),
         ]:
             response = await site.post("/add", *files, **fields)
             assert (response.status_code, words in plain(response.text)) == (status, True), response.text
+            main = response.text.partition("<main")[2].replace('type="file" ', "")
+            reasons = re.findall(r'<\w+ name="(\w+)"(?:(?!</label>).)*role="alert"', main, re.S)
+            assert reasons == ([field] if field else []), response.text
         assert not site.engine.journal.changes()
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("path", ["/add", "/documents/1/note", "/documents/1/tags"])
+async def test_a_refused_form_comes_back_as_it_was_typed(site: Site, path: str) -> None:
+    site.engine.add("collection:memory", text="granite")
+    typed = {
+        "title": EVIL,
+        "text": f"{EVIL}\nmine",
+        "tags": "a/b",
+        "collection": "Not a name",
+        "version": "1",
+    }
+    typed |= {"tags_before": EVIL, "collection_before": "x"}
+    if path.endswith("note"):
+        typed["title"] = EVIL * 20  # too long
+    response = await site.post(path, **typed)
+    assert (response.status_code, 'role="alert"' in response.text) == (422, True)
+    for name, value in typed.items():
+        if f'name="{name}"' in response.text and name != "text":
+            assert input_value(response.text, name) == value
+    assert path.endswith("tags") or f">\n{markup(typed['text'])}</textarea>" in response.text
+    assert "<script>alert" not in response.text
+    assert [path for _, path in site.engine.journal.changes() if path != "/api/v1/search"] == []
+
+
+async def test_a_note_comes_back_when_the_engine_is_away(site: Site) -> None:
+    token = await site.token()
+    for operation in ("createJob", "listTags"):
+        site.engine.arm("internal_error", operation, times=None)
+    response = await site.post("/add", token=token, text="mine", title="Mine")
+    assert (response.status_code, ">\nmine</textarea>" in response.text) == (502, True)
+
+
+async def test_a_restricted_key_chooses_from_its_collections(opened: Open, tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys.json")
+    rights = rights_of(["read", "write"])
+    _, exact = file.create("exact", rights=rights, collections=("stones", "bees"))
+    _, family = file.create("family", rights=rights, collections=("team-*",))
+    async with opened(keys=str(file.path)) as site:
+        for key, field in ((exact, '<select name="collection">'), (family, '<input name="collection"')):
+            await site.http.post("/login", files={"key": (None, key)}, headers=HTML)
+            page = await site.get("/add")
+            assert field in page
+            options = re.findall(r'<option value="([^"]*)"', page)
+            assert options == (["bees", "stones"] if key == exact else [])
+
+
+async def test_an_address_without_a_page_says_so_to_browsers(site: Site) -> None:
+    assert "No such page" in await site.get("/nowhere", 404)
+    assert "No such page" in await site.get(f"/documents/{EVIL}", 404)
+    answer = await site.http.get("/nowhere")
+    assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize(

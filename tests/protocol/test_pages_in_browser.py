@@ -104,6 +104,21 @@ async def test_a_person_logs_in_and_out(stack: Stack, tmp_path: Path) -> None:
         assert "Log in" in await browser.text()
 
 
+async def test_a_slash_leads_to_the_search_and_is_a_letter_in_a_field(stack: Stack, browser: Browser) -> None:
+    def stroke(element: str) -> str:
+        event = "new KeyboardEvent('keydown', {key: '/', bubbles: true, cancelable: true})"
+        return f"document.querySelector('{element}').dispatchEvent({event})"
+
+    await browser.open(f"{stack.server_url}/add")
+    assert await browser.value(stroke("textarea")) is True, "the letter is not taken away"
+    await browser.value("window.left = true")
+    await browser.value(stroke("main"))
+    await browser.loaded()
+    await browser.value("document.activeElement.blur()")
+    await browser.value(stroke("main"))
+    assert await browser.value("[location.pathname, document.activeElement.name].join()") == "/,q"
+
+
 async def test_a_note_is_written_found_edited_and_removed(stack: Stack, browser: Browser) -> None:
     await browser.open(f"{stack.server_url}/add")
     await browser.fill("[name=text]", f"Marmalade keeps for a year.\n{EVIL}")

@@ -21,6 +21,7 @@ from tests.protocol.conftest import Serve, Served
 from tests.support.contract_objects import MOMENT, job_error, job_with
 from tests.support.mcp_messages import call, modern, request
 from tests.support.simulated_engine import SimulatedEngine
+from tests.support.tool_table import TOOLS
 
 KB = 1024
 
@@ -42,7 +43,7 @@ async def test_the_list_of_tools_is_under_16_kb(served: Served) -> None:
     """In both eras; the list is in an agent's context from the start."""
     for message in (request("tools/list"), modern(request("tools/list"))):
         body = await bytes_of(served, message)
-        assert len(json.loads(body)["result"]["tools"]) == 9
+        assert len(json.loads(body)["result"]["tools"]) == len(TOOLS["kb"])
         assert len(body) < 16 * KB
 
 

@@ -204,5 +204,5 @@ def test_doctor_says_what_is_wrong_with_the_certificate(
     findings = {finding["about"]: finding for finding in json.loads(report.stdout)}
     assert findings["certificate"]["verdict"] == "note"
     assert "self-signed" in findings["certificate"]["found"]
-    assert (findings["server"]["verdict"], findings["server"]["found"]) == ("well", stack.mcp_url)
-    assert findings["engine"]["verdict"] == "well"
+    assert (findings["server"]["verdict"], findings["server"]["found"]) == ("ok", stack.mcp_url)
+    assert findings["engine"]["verdict"] == "ok"

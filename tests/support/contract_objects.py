@@ -101,6 +101,7 @@ def chunk_with(
     heading: str | None = None,
     start: int = 0,
     end: int | None = None,
+    table_header: str | UnsetType = UNSET,
 ) -> m.Chunk:
     """A chunk; by default `id` follows from `index`, and `end` from the length of the text."""
     number = index + 1 if id is None else id
@@ -113,6 +114,7 @@ def chunk_with(
         heading=heading,
         start=start,
         end=start + len(text) if end is None else end,
+        table_header=table_header,
     )
 
 

@@ -18,16 +18,9 @@ from kb_server.toolsets import build_toolset
 from kb_server.waiting import Clock
 from kb_simulator import ControlClient, Simulator, SimulatorSettings, in_thread
 from tests.support.server_fixtures import ToolCaller
+from tests.support.tool_table import TOOLS
 
-SEVEN = (
-    "knowledge-add",
-    "knowledge-search",
-    "knowledge-remove",
-    "knowledge-show",
-    "knowledge-clear",
-    "knowledge-status",
-    "knowledge-task-status",
-)
+SEVEN = tuple(TOOLS["knowledge"])
 
 
 class Knowledge(ToolCaller):

@@ -93,7 +93,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
             ],
             CONTAINERS,
         ),
-        "kubectl apply -f deploy/kubernetes/kb.yml": CLUSTER,
+        "kubectl apply -k deploy/kubernetes/overlays/sqlite": CLUSTER,
     },
     "docs/embedders.md": dict.fromkeys(
         [

@@ -21,8 +21,9 @@ from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from tests.support.server_fixtures import JumpingClock, ToolCaller
+from tests.support.tool_table import TOOLS
 
-THREE = ("search_knowledge", "list_collections", "get_collection_info")
+THREE = tuple(TOOLS["ragler"])
 DESCRIPTIONS = {
     "search_knowledge": "Search across knowledge collections with semantic + hybrid filtering",
     "list_collections": "List all available knowledge collections",

@@ -25,7 +25,7 @@ from kb_engine.index.port import (
 from kb_engine.index.score import select
 from kb_engine.index.words import Analyser, weigh_words
 
-K1, B = 1.2, 0.75
+K1, B = 1.5, 0.75
 
 
 @dataclass

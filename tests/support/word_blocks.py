@@ -39,8 +39,8 @@ def reference(chunks: Sequence[AnalysedChunk], terms: Sequence[str]) -> list[flo
         weight = math.log(1 + (len(chunks) - count + 0.5) / (count + 0.5))
         for row, found in enumerate(counted):
             if frequency := found[term]:
-                norm = 1.2 * (1 - 0.75 + 0.75 * chunks[row].length / average)
-                scores[row] += weight * frequency * 2.2 / (frequency + norm)
+                norm = 1.5 * (1 - 0.75 + 0.75 * chunks[row].length / average)
+                scores[row] += weight * frequency * 2.5 / (frequency + norm)
     return scores
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.conformance import node
 from tests.support.scope import is_whole
 
-_TARGETS = ("server", "engine", "simulator", "runner")
+_TARGETS = ("server", "engine-slim", "engine", "simulator", "runner")
 
 
 def _debian_package(name: str) -> None:

@@ -32,7 +32,7 @@ def test_an_image_installs_all_but_the_project(extras: str) -> None:
 
 
 def test_an_extra_brings_the_extras_it_names() -> None:
-    assert len(IMAGES) == 4
+    assert len(IMAGES) == 5
     project = {
         "name": "it",
         "dependencies": ["a>=1"],

@@ -12,7 +12,7 @@ from kb_cli.connect.clients import CLIENTS
 from kb_cli.parts import Part
 
 PART = Part(commands=(
-    Command("connect", "kb_cli.connect.connect_command:run",
+    Command("connect", "run", "kb_cli.connect.connect_command:run",
             "configure an MCP client for kb, or list clients", (
         *SETTINGS,
         JSON,

@@ -32,13 +32,13 @@ def clients(options: argparse.Namespace) -> Iterator[Finding]:
             entry = None
         except (OSError, ValueError, NotEditable) as error:
             yield Finding(
-                "wrong", client.title, f"{file} {error}", "the client cannot read it either; correct the file"
+                "error", client.title, f"{file} {error}", "the client cannot read it either; correct the file"
             )
             continue
         if entry is None:
-            yield Finding("note", client.title, "not configured for kb", f"kb connect {name}")
+            yield Finding("warning", client.title, "not configured for kb", f"kb connect {name}")
         elif entry == client.entry(server):
-            yield Finding("well", client.title, "configured for kb")
+            yield Finding("ok", client.title, "configured for kb")
         else:
             advice = f"to use this kb: kb connect {name}"
-            yield Finding("note", client.title, "configured for a different kb", advice)
+            yield Finding("warning", client.title, "configured for a different kb", advice)

@@ -6,7 +6,7 @@ from kb_cli.commands import API_KEY, COUNT, EMBEDDER, JSON, POSITIVE, SETTINGS, 
 from kb_cli.parts import Part
 
 PART = Part(commands=(
-    Command("eval", "kb_cli.evaluation.evaluation_command:run",
+    Command("eval", "prove", "kb_cli.evaluation.evaluation_command:run",
             "measure search quality on queries with known answers", (
         *SETTINGS,
         arg("--engine", dest="engine_url", metavar="URL",

@@ -17,7 +17,7 @@ from kb_cli.commands import ENGINE, LABELS, Command, arg
 from kb_cli.parts import Part
 
 PART = Part(commands=(
-    Command("export", "kb_cli.exported.export_command:export", "export a base as readable text files", (
+    Command("export", "keep", "kb_cli.exported.export_command:export", "export a base as text files", (
         *ENGINE,
         *LABELS,
         arg("folder", metavar="FOLDER", help="a new folder"),

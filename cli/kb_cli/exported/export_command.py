@@ -16,7 +16,7 @@ from kb_cli.client import EngineClient
 from kb_cli.config import engine, offline_embedder, read
 from kb_cli.documents import check_collections, labels, save_original
 from kb_cli.exported import layout
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
@@ -71,7 +71,7 @@ def export(options: argparse.Namespace, out: Output) -> None:
         except layout.NotAnExport as error:
             raise CliError(Exit.FAILED, str(error)) from error
     if not out.answered({"folder": str(folder), "documents": written}):
-        out.text(f"{written} documents exported to {folder}", style="green")
+        out.text(f"{counted(written, 'document')} exported to {folder}", style="green")
 
 
 def _numbers(client: EngineClient, tag: str | None) -> Iterator[int]:
@@ -166,7 +166,7 @@ def import_(options: argparse.Namespace, out: Output) -> int:
         raise CliError(Exit.FAILED, str(error)) from error
     if not out.answered(counts):
         here = f", {counts['here']} are here already" if counts["here"] else ""
-        out.text(f"{counts['imported']} documents imported{here}", style="green")
+        out.text(f"{counted(counts['imported'], 'document')} imported{here}", style="green")
         if counts["refused"]:
             out.note(f"{counts['refused']} could not be imported; see the messages above")
     return Exit.PARTLY if counts["refused"] else Exit.OK
@@ -197,7 +197,7 @@ async def _import(
             except EngineError as error:
                 out.note(f"The collection {each.description.name} is not described: {error.detail}")
     if found < manifest.documents:
-        out.note(f"{manifest.documents} documents were exported, and {found} are in the folder")
+        out.note(f"the folder has {found} of {counted(manifest.documents, 'exported document')}")
         counts["refused"] += manifest.documents - found
     return counts
 

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
+from kb_contracts.semantics.search import headings_of
 from kb_server.collection_tags import split_tags
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -36,7 +37,7 @@ class NotAnExport(Exception):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The place of a passage: start and end offset in the document's text."""
+    """The place of a passage: start and end offset in the document's text; headings with the header row."""
 
     start: m.Count
     end: m.Count
@@ -136,7 +137,7 @@ def write_document(
     exported = ExportedDocument(
         **members,
         text_sha256=hashlib.sha256(text).hexdigest(),
-        passages=[Place(each.start, each.end, each.page, each.heading) for each in chunks],
+        passages=[Place(each.start, each.end, each.page, headings_of(each)) for each in chunks],
     )
     collection = split_tags(document.tags).collection
     source = (document.source_path or document.filename or "").rpartition("/")[2]

@@ -19,7 +19,7 @@ from kb_cli.imported.kinds import KINDS
 from kb_cli.parts import Part
 
 PART = Part(commands=(
-    Command("import", "kb_cli.imported.import_command:run", "import a folder of kb export or other data", (
+    Command("import", "add", "kb_cli.imported.import_command:run", "import an export or other data", (
         *ENGINE,
         *LABELS,
         arg("place", metavar="PATH",

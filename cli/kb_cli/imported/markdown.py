@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from kb_cli.add import Details
-from kb_cli.imported import tags
+from kb_cli import foreign_tags
+from kb_cli.properties import Details, lifted, named_tags, text_of
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import check_metadata
@@ -32,11 +31,6 @@ LARGEST = 16 * 2**20
 """Maximum size of a file that is read for its tags, in bytes."""
 MOST_RELATIONS = 100
 """Maximum number of relations in metadata, which are part of every search result."""
-
-_CREATED = ("created", "created_at", "date created", "created at", "creation date", "date")
-_UPDATED = ("updated", "updated_at", "modified", "date modified", "updated at", "last modified")
-_TAGS = ("tags", "tag")
-_ALIASES = ("aliases", "alias")
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"`[^`]*`")
@@ -77,18 +71,21 @@ def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
     except front_matter.NoMapping as error:
         properties = {}
         notes.append(f"its front matter is not read: {error}")
-    title = _text(properties.pop("title", "")) or path.stem
-    named = [tag for key in _TAGS for tag in _tags(properties.pop(key, None))]
+    title = text_of(properties.pop("title", "")) or path.stem
     written = inline_tags(body) if dialect == "obsidian" else observed_tags(body)
-    kept, left_out = tags.sorted_out([*named, *written], taken)
-    metadata |= _lifted(properties)
+    kept, left_out = foreign_tags.sorted_out([*named_tags(properties), *written], taken)
+    metadata |= lifted(properties)
+    for member in ("type", "permalink"):
+        if value := text_of(properties.get(member)):
+            metadata[member] = value
+            del properties[member]
     if dialect == "basic-memory" and (found := relations(body)):
         metadata["relations"] = found[:MOST_RELATIONS]
         if len(found) > MOST_RELATIONS:
             notes.append(f"{len(found) - MOST_RELATIONS} relations more are in the text alone")
-    metadata |= tags.noted(left_out)
+    metadata |= foreign_tags.noted(left_out)
     metadata = _bounded(metadata, {name: value for name, value in properties.items() if value != ""}, notes)
-    return Details(title[: m.MAX_TITLE_CHARS], kept, metadata, [*notes, *tags.note(left_out)])
+    return Details(title[: m.MAX_TITLE_CHARS], kept, metadata, [*notes, *foreign_tags.note(left_out)])
 
 
 def is_note_of_basic_memory(path: Path) -> bool:
@@ -151,22 +148,6 @@ def _prose(body: str) -> Iterator[str]:
             yield _CODE.sub(" ", line)
 
 
-def _lifted(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the members with a name of their own in metadata; they are removed from `properties`."""
-    lifted: dict[str, Any] = {}
-    if aliases := [alias for key in _ALIASES for alias in _texts(properties.pop(key, None))]:
-        lifted["aliases"] = aliases
-    for name, keys in (("created", _CREATED), ("updated", _UPDATED)):
-        key = next((key for key in keys if _is_date(properties.get(key))), None)
-        if key is not None:
-            lifted[name] = properties.pop(key)
-    for name in ("type", "permalink"):
-        if value := _text(properties.get(name)):
-            lifted[name] = value
-            del properties[name]
-    return lifted
-
-
 def _bounded(metadata: dict[str, Any], properties: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """Return the metadata with the other properties, within the engine's limits."""
     whole = {**metadata, "properties": properties} if properties else metadata
@@ -182,28 +163,3 @@ def _bounded(metadata: dict[str, Any], properties: Mapping[str, Any], notes: lis
     if each is not whole:
         notes.append("its front matter is too large to be kept beside the text")
     return each
-
-
-def _tags(value: Any) -> Iterator[str]:
-    for text in _texts(value):
-        for part in text.split(","):
-            if tag := part.strip().lstrip("#").strip():
-                yield tag
-
-
-def _texts(value: Any) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [text for text in map(_text, values) if text]
-
-
-def _text(value: Any) -> str:
-    """Return the value on one line; empty if it is not a text."""
-    text = " ".join(value.split()) if isinstance(value, str) else ""
-    return "" if text in front_matter.NOTHING else text
-
-
-def _is_date(value: Any) -> bool:
-    try:
-        return bool(datetime.fromisoformat(value.strip()))
-    except (AttributeError, ValueError):
-        return False

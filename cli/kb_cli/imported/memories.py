@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from kb_cli.add import Details, Result, Written
-from kb_cli.imported import tags
+from kb_cli import foreign_tags
+from kb_cli.add import Result, Written
+from kb_cli.properties import Details
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import check_metadata
@@ -94,15 +95,15 @@ def texts(memories: list[Any], taken: int) -> Iterator[Written | Result]:
 
 def _details(memory: Memory, taken: int) -> Details:
     listed = memory.tags.split(",") if isinstance(memory.tags, str) else memory.tags or []
-    kept, left_out = tags.sorted_out((tag.strip() for tag in listed if tag.strip()), taken)
-    notes = tags.note(left_out)
+    kept, left_out = foreign_tags.sorted_out((tag.strip() for tag in listed if tag.strip()), taken)
+    notes = foreign_tags.note(left_out)
     known = {
         "memory_type": memory.memory_type,
         "content_hash": memory.content_hash,
         "store": memory.store,
         "created": _time(memory.created_at),
         "updated": _time(memory.updated_at),
-        **tags.noted(left_out),
+        **foreign_tags.noted(left_out),
     }
     base = {"imported_from": KIND, **{name: value for name, value in known.items() if value}}
     metadata = {**base, "metadata": memory.metadata} if memory.metadata else base

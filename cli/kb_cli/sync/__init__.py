@@ -19,13 +19,13 @@ _SYNC = (
 )
 
 PART = Part(commands=(
-    Command("sync", "kb_cli.sync.sync_command:run", "synchronize a collection with a folder", (
+    Command("sync", "add", "kb_cli.sync.sync_command:run", "synchronize a collection with a folder", (
         *ENGINE,
         *LABELS,
         *_SYNC,
         arg("--dry-run", action="store_true", help="show the changes without making them"),
     ), ("server",)),
-    Command("watch", "kb_cli.sync.sync_command:watch", "keep a collection synchronized with a folder", (
+    Command("watch", "add", "kb_cli.sync.sync_command:watch", "keep a collection like a folder", (
         *ENGINE, *LABELS, *_SYNC,
     ), ("server",)),
 ))  # fmt: skip

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kb_cli.add import Adding, Progress, Result, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, counted
 from kb_cli.sync.folder import Folder, Listing
 from kb_cli.sync.planning import Leaving, Plan, plan
 from kb_contracts.api import models as m
@@ -136,8 +136,8 @@ def _brought_in_step(
     if planned.removed and not local.files and not empty:
         raise CliError(
             Exit.USAGE,
-            f"{folder.root} has no files, but the collection has {len(planned.removed)} documents from it; "
-            "to remove them all, pass --yes",
+            f"{folder.root} has no files, but the collection has {counted(len(planned.removed), 'document')} "
+            "from it; to remove all of them, pass --yes",
         )
     destinations = [each.moved_to for each in planned.moved if each.moved_to]
     files = [local.files[source] for source in (*planned.added, *planned.replaced, *destinations)]

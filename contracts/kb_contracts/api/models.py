@@ -351,7 +351,11 @@ class CitationCheck(Response):
 
 
 class Chunk(Response):
-    """A passage. `start` (inclusive) and `end` (exclusive) are offsets into the document's text."""
+    """A passage. `start` (inclusive) and `end` (exclusive) are offsets into the document's text.
+
+    `table_header`, if present, is the header row of the table in which the passage begins: the names of its
+    columns from the first one in the passage on. It is no part of `text`, offsets and citations.
+    """
 
     id: int
     uid: str
@@ -361,6 +365,7 @@ class Chunk(Response):
     heading: str | None
     start: Count
     end: Count
+    table_header: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DocumentSummary(Response, kw_only=True):

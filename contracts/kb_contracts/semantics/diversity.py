@@ -42,7 +42,7 @@ def pool_for(request: m.SearchRequest) -> int:
 
 
 def diverse(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list[m.SearchResult]:
-    """Return the candidates in the order of the pages, `top` on each; best first within each page."""
+    """Return the candidates in pages of `top`, without near duplicates if wanted; each page best first."""
     return in_pages(collapse_duplicates(results) if request.collapse else results, request)
 
 

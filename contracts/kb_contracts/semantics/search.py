@@ -72,7 +72,7 @@ def preferring(results: Sequence[SearchResult], phrases: Wording) -> list[Search
     """Return the results by their scores, which are raised for the phrases that they hold."""
     raised = []
     for result in results:
-        share = phrases.share(result.document.title, result.chunk.heading, result.chunk.text)
+        share = phrases.share(result.document.title, headings_of(result.chunk), result.chunk.text)
         score = result.score + PHRASES * share * (1.0 - result.score)
         explain = result.explain and msgspec.structs.replace(result.explain, phrases=share)
         raised.append(msgspec.structs.replace(result, score=score, explain=explain))
@@ -93,7 +93,7 @@ def mark_without_phrase(results: Iterable[SearchResult], query: ParsedQuery) -> 
     """Set `without_phrase` of the results that do not hold the phrases that are conditions."""
     if query.wording is not None:
         for result in results:
-            if not query.wording.passes(result.document.title, result.chunk.heading, result.chunk.text):
+            if not query.wording.passes(result.document.title, headings_of(result.chunk), result.chunk.text):
                 result.without_phrase = True
 
 
@@ -166,8 +166,9 @@ def within_budget(
     """Return the results whose text fits into both bounds, and the number of omitted ones.
 
     The best come first and take the room that they need. A result that does not fit completely loses its
-    neighbours, which count as omitted, then the end of its text, and is marked as truncated; once no room is
-    left, the rest is omitted. `count_tokens` is called only if there is a bound on tokens.
+    neighbours, which count as omitted, and its table header, then the end of its text, and is marked as
+    truncated; once no room is left, the rest is omitted. `count_tokens` is called only if there is a bound on
+    tokens.
     """
     bounds = [(len, max_chars), (count_tokens, max_tokens)]
     measures = [(measure, most) for measure, most in bounds if most is not None]
@@ -183,7 +184,7 @@ def within_budget(
             if not text:
                 break
             neighbors += len(result.before) + len(result.after)
-            chunk = msgspec.structs.replace(result.chunk, text=text)
+            chunk = msgspec.structs.replace(result.chunk, text=text, table_header=UNSET)
             truncated = result.truncated or text != whole
             result = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=truncated)
             sizes = _sizes(result, measures)
@@ -193,7 +194,7 @@ def within_budget(
 
 
 def _sizes(result: SearchResult, measures: Iterable[tuple[CountTokens, int]]) -> list[int]:
-    texts = [chunk.text for chunk in (result.chunk, *result.before, *result.after)]
+    texts = [with_header(chunk) for chunk in (result.chunk, *result.before, *result.after)]
     return [sum(map(measure, texts)) for measure, _ in measures]
 
 
@@ -202,6 +203,16 @@ def _beginning(text: str, measure: CountTokens, room: int) -> str:
     if measure(text) <= room:
         return text
     return text[: max(0, bisect_right(range(len(text)), room, key=lambda end: measure(text[:end])) - 1)]
+
+
+def with_header(chunk: Chunk) -> str:
+    """Return the text for people and agents: below the header row, if it begins in a table."""
+    return f"{chunk.table_header}\n{chunk.text}" if chunk.table_header else chunk.text
+
+
+def headings_of(chunk: Chunk) -> str | None:
+    """Return headings and header row, a line each, as the engine stores them."""
+    return f"{chunk.heading or ''}\n{chunk.table_header}" if chunk.table_header else chunk.heading
 
 
 def without_text(results: Iterable[SearchResult]) -> list[SearchResult]:
@@ -218,7 +229,7 @@ def without_text(results: Iterable[SearchResult]) -> list[SearchResult]:
 
 
 def _place(chunk: Chunk) -> Chunk:
-    return msgspec.structs.replace(chunk, text="")
+    return msgspec.structs.replace(chunk, text="", table_header=UNSET)
 
 
 def source_types(wanted: r.SourceType | None) -> tuple[str | None, ...]:
@@ -241,7 +252,7 @@ def vector_result(result: SearchResult, ids: Mapping[str, str]) -> r.VectorResul
     metadata = document.metadata
     source_type = metadata.get("source_type")
     return r.VectorResult(
-        content=chunk.text,
+        content=with_header(chunk),
         source_url=_text(metadata, "source_url", "url")
         or document.source_path
         or document.filename

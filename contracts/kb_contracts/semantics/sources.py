@@ -1,9 +1,8 @@
 """Sources: the document of a submission under a source path, and the effect on the previous document.
 
 A source is a collection and a path, and points to one document; several may point to the same. A document
-that was also submitted without a source path cannot be replaced by a source: it stays when its last source
-leaves. A note that was only submitted without a source path belongs to the first path under which the same
-text is submitted.
+that was also submitted without a source path cannot be replaced by a source, and stays when its last source
+is removed. If a note without a source path is submitted again with one, the note gets that path.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_a_header_that_does_not_fit_is_refused(kb: Client, value: str) -> None:
 
 @pytest.mark.usefixtures("caller_of")
 def test_a_header_that_comes_twice_is_refused(kb: Client) -> None:
-    """A repeated header is refused, regardless of the order of a narrow and a wide access."""
+    """A repeated header is refused, with the narrow or the wide access first."""
     narrow = access_header(Access("a", reach=REACH))
     for two in ([narrow, "{}"], ["{}", narrow], [f"{narrow}, {{}}"]):
         response = kb.http.get(ops.LIST_DOCUMENTS.path, headers=[(ACCESS, each) for each in two])
@@ -266,7 +266,7 @@ def test_notes_out_of_reach_are_not_similar(kb: Client, caller_of: CallerOf) -> 
 
 
 def test_nothing_out_of_reach_is_replaced(kb: Client, caller_of: CallerOf) -> None:
-    """The same source path and the same `dedup_scope` do not suffice."""
+    """A document outside the scope is not replaced, even by the same source path and `dedup_scope`."""
     team, teams = Reach(frozenset(["team"])), ["teams"]
     theirs = kb.note("granite", tags=teams, source_path="a.md", dedup_scope="free")
     caller = caller_of(Access("a", reach=team))

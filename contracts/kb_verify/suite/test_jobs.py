@@ -191,7 +191,7 @@ def test_only_a_failed_job_can_be_tried_again(kb: Client) -> None:
 
 
 def test_a_job_tells_how_long_it_took_by_its_own_times(kb: Client) -> None:
-    """From its start to its end, by one clock; afterwards no remaining time is estimated."""
+    """`elapsed_seconds` is from start to end, by one clock; an ended job has no remaining time."""
     ended = kb.ended(kb.submit("granite"))
     assert ended.started_at is not None
     assert ended.finished_at is not None

@@ -254,7 +254,7 @@ def test_of_several_tags_one_is_enough(kb: Client) -> None:
 
 @pytest.mark.requirement("R25")
 def test_dates_are_those_of_the_last_change(kb: Client) -> None:
-    """Inclusive at both ends: to the last digit of a time, and a last day counts whole."""
+    """Both limits are included: a time to its last digit, a date as upper limit with its whole day."""
     created = kb.stored_note("granite")
     changed = kb.patched(created.id, text=QUERY).updated_at
     day = changed[:10]

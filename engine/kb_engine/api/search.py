@@ -35,6 +35,7 @@ from kb_contracts.semantics.search import (
     relaxed,
     source_types,
     vector_result,
+    with_header,
 )
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
@@ -232,7 +233,7 @@ async def _second_look(
         return (results, False, NO_RERANKER) if request.rerank else (results, UNSET, UNSET)
     first = results[:most]
     try:
-        relevances = await reranker.scores(query, [result.chunk.text for result in first])
+        relevances = await reranker.scores(query, [with_header(result.chunk) for result in first])
     except RerankFailed as error:
         return results, False, str(error)
     return in_order_of_relevance(first, relevances), True, UNSET

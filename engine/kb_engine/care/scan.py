@@ -102,15 +102,15 @@ class Scan:
     def issues(self) -> list[str]:
         """Damage found so far, as messages."""
         hurt = [
-            f"Document {number} is hurt: {what}. Stop the engine and run kb check --repair"
+            f"Document {number} is damaged: {what}. Stop the engine and run kb check --repair"
             for number, what in self._position.hurt.items()
         ]
         if len(hurt) > _MOST_NAMED:
             hurt[_MOST_NAMED:] = [
-                f"{len(hurt) - _MOST_NAMED} more documents are hurt; kb check --repair names them"
+                f"More damaged documents: {len(hurt) - _MOST_NAMED}. kb check --repair lists them"
             ]
         if self._renewed:
-            hurt.append(f"{self._renewed} files of the search index were damaged, and made anew")
+            hurt.append(f"Damaged files of the search index, rebuilt: {self._renewed}")
         return hurt
 
     async def _run(self) -> None:

@@ -18,6 +18,7 @@ class Passage(NamedTuple):
 
     title: str
     heading: str | None
+    """With the header row of its table on a second line."""
     text: str
 
 
@@ -27,7 +28,9 @@ def in_context(passage: Passage, fits: Callable[[str], bool]) -> str:
 
     A title or heading at the beginning of the text, as in a note, is not repeated.
     """
-    title, heading = _line(passage.title, passage.text), _line(passage.heading or "", passage.text)
+    heading, _, columns = (passage.heading or "").partition("\n| ")
+    above = " > ".join(filter(None, [heading, columns.removesuffix(" |")]))
+    title, heading = _line(passage.title, passage.text), _line(above, passage.text)
     for lines in ((title, heading), (title or heading,)):
         context = "".join(f"{line}\n" for line in lines if line)
         if context and fits(context):

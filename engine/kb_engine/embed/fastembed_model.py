@@ -77,7 +77,7 @@ PREFIXES = {
 
 
 class FastembedSettings(ModelSettings, frozen=True, kw_only=True):
-    """The folder of downloaded models, besides the settings of every model."""
+    """The settings of every model, and the folder of downloaded models."""
 
     models: Annotated[Path, Setting("KB_MODELS", "folder of downloaded models, a subfolder each")] = Path(
         "~/.local/share/kb/models"

@@ -7,9 +7,9 @@ it, and a field of the embedder's name in `EmbedderSettings`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
+from kb_config.parts import imported
 from kb_config.settings import Setting, Settings
 from kb_engine.embed.fastembed_model import FastembedSettings
 from kb_engine.embed.onnx import OnnxSettings
@@ -65,7 +65,6 @@ def embedder_from(name: str, settings: EmbedderSettings | None = None) -> Embedd
     if name not in EMBEDDERS:
         *names, last = EMBEDDERS
         raise ValueError(f"unknown embedder {name!r}: use {', '.join(names)} or {last}")
-    module, _, made = EMBEDDERS[name].partition(":")
     own = (settings or EmbedderSettings()).own(name)
-    embedder: Embedder = getattr(import_module(module), made)(*filter(None, [own]))
+    embedder: Embedder = imported(EMBEDDERS[name])(*filter(None, [own]))
     return embedder

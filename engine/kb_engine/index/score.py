@@ -31,6 +31,10 @@ Mask = NDArray[np.bool_]
 Array = TypeVar("Array", Floats, Floats32)
 Number = TypeVar("Number", float, Floats, Floats32)
 
+WORDS_FLOOR = 0.5
+"""In mode `fts` a result from thirty passages is weak if its BM25 is below this share of the query's total
+weight.
+"""
 FLOOR_SIZE = 30
 FLOOR_STEP = 0.05
 LARGEST_SIZE = 10_000
@@ -39,8 +43,8 @@ LARGEST_SIZE = 10_000
 called weak.
 """
 
-K1, B = 1.2, 0.75
-"""The constants of BM25, as in FTS5."""
+K1, B = 1.5, 0.75
+"""The constants of BM25. FTS5 has a `K1` of 1.2; words that a passage repeats count for more (docs/evaluation.md)."""
 DECIMALS = 6
 """Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""
 SLACK = 2e-6
@@ -212,7 +216,7 @@ def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]
 def floor(query: IndexQuery, candidates: Candidates) -> float:
     """Return the score below which the best of these candidates is a weak match.
 
-    In mode `fts` it is the words' contribution at the floor of `hybrid`, if words contribute at all.
+    In mode `fts` it is the same for every embedder, if words contribute at all.
     """
     scoring = query.scoring
     if query.mode == "vector" or not candidates.total_weight:
@@ -220,6 +224,6 @@ def floor(query: IndexQuery, candidates: Candidates) -> float:
     elif query.mode == "hybrid" or scoring.weight == 1:
         least = scoring.floor
     else:
-        least = words_at_floor(scoring)
+        least = WORDS_FLOOR / (WORDS_FLOOR + scoring.saturation)
     size = min(max(candidates.size, 1), LARGEST_SIZE)
     return least + FLOOR_STEP * math.log10(size / FLOOR_SIZE)

@@ -34,6 +34,11 @@ the total weight. An index that was built without such terms lacks only their we
 them. Further terms make identifiers findable in other spellings: the parts of `parseJSONResponse`, the first
 seven characters of a hexadecimal digest, and `E1234` for `E-1234`.
 
+A title is a field of its own. Its terms count among those of each passage, and once more with a mark, which
+no other term begins with (`^haus`). A query looks for both. The marked term has `TITLE_SHARE` of the word's
+weight, outside the total, and a greater frequency the shorter the title: so a page named for the subject
+ranks above a large page that mentions it.
+
 The total weight of a query is the BM25 of a passage of average length that contains each word
 once: the sum of all weights, including words that occur in no chunk, with the effect of repetitions. BM25
 divided by it is the share of the query that a passage covers. It means the same for a query of two words and
@@ -82,6 +87,11 @@ _TURKISH = "tr"
 
 TITLE_WEIGHT = 2
 """Weight of a word in the title; in heading and text it is 1."""
+TITLE_MARK = "^"
+TITLE_SHARE = 0.5
+"""Weight of a marked term, relative to the word."""
+MARKED_TITLE = 12
+"""Frequency of the marked terms of a title of one token, and number of tokens up to which a title has any."""
 LONGEST_TERM = 200
 """Maximum length of a term in characters. A longer one is replaced by its digest, as index rows are short."""
 BACKGROUND = 100
@@ -101,12 +111,15 @@ why with within without would yet you your
 
 _BEFORE_IDENTIFIERS = f"FTS5 {TOKENIZER}, CJK pairs, title {TITLE_WEIGHT}"
 _BEFORE_LANGUAGES = f"{_BEFORE_IDENTIFIERS}, identifiers, languages"
-ANALYSER = f"{_BEFORE_LANGUAGES} apart, parts of identifiers, no accents"
+_BEFORE_TITLES = f"{_BEFORE_LANGUAGES} apart, parts of identifiers, no accents"
+ANALYSER = f"{_BEFORE_TITLES}, marked titles"
 """Identifies the analyser in every index file."""
-EARLIER_ANALYSERS = frozenset({_BEFORE_IDENTIFIERS, _BEFORE_LANGUAGES})
-"""Earlier analysers whose terms are still found by queries of this one (`earlier_form`), apart from terms
+EARLIER_ANALYSERS: Sequence[str] = (_BEFORE_IDENTIFIERS, _BEFORE_LANGUAGES, _BEFORE_TITLES)
+"""Earlier analysers, the oldest first, whose terms are still found by queries of this one, apart from terms
 that they lack: their files remain in use until they are rebuilt. Files of further analysers are unusable.
 """
+WITHOUT_LANGUAGES = frozenset({_BEFORE_IDENTIFIERS, _BEFORE_LANGUAGES})
+"""The analysers whose terms have another form (`earlier_form`)."""
 
 
 _PART = r"[^\W_]+"
@@ -288,10 +301,12 @@ class Analyser:
     ) -> Iterator[AnalysedChunk]:
         """Yield the terms of a document's chunks, given as heading and text."""
         titled = self._analysed(title, language)
+        marked = _marked(dict.fromkeys(titled.terms)) * (MARKED_TITLE // max(titled.length, 1))
+        titled_terms = titled.terms * TITLE_WEIGHT + marked
         for heading, text in chunks:
-            parts = [titled, self._analysed(heading or "", language), self._analysed(text, language)]
-            terms = list(chain(titled.terms * (TITLE_WEIGHT - 1), *(part.terms for part in parts)))
-            yield AnalysedChunk(terms, sum(part.length for part in parts))
+            parts = [self._analysed(heading or "", language), self._analysed(text, language)]
+            terms = list(chain(titled_terms, *(part.terms for part in parts)))
+            yield AnalysedChunk(terms, titled.length + sum(part.length for part in parts))
 
     def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
         text = plain(text)
@@ -346,8 +361,8 @@ def _stem(language: str, tokens: list[str]) -> list[str]:
 
 
 def earlier_form(term: str) -> str:
-    """Return the form that the analysers of `EARLIER_ANALYSERS` gave a term."""
-    return term.rpartition("|")[2]
+    """Return the form that the analysers of `WITHOUT_LANGUAGES` gave a term; "" for a marked one."""
+    return "" if term.startswith(TITLE_MARK) else term.rpartition("|")[2]
 
 
 def _bounded(term: str) -> str:
@@ -357,6 +372,16 @@ def _bounded(term: str) -> str:
     if len(term) <= LONGEST_TERM:
         return term
     return " " + hashlib.sha256(term.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def looked_up(words: Iterable[Word]) -> list[str]:
+    """Return the distinct terms of a query's words, then those of titles."""
+    terms = list(dict.fromkeys(chain.from_iterable(words)))
+    return [*terms, *_marked(terms)]
+
+
+def _marked(terms: Iterable[str]) -> list[str]:
+    return [f"{TITLE_MARK}{term}" for term in terms if not is_identifier(term)]
 
 
 class Weights(NamedTuple):
@@ -389,10 +414,10 @@ def weigh(terms: Sequence[str], counts: Sequence[int], size: int, occurrences: S
 def weigh_words(
     words: Sequence[Word], counts: Mapping[str, int], size: int
 ) -> tuple[dict[str, float], float]:
-    """Return the weight of each term of a query's words, and the query's total weight. Missing counts are 0.
+    """Return the weight of each term that is looked up, and the query's total weight. Missing counts are 0.
 
     All forms of a word share the weight of a word in as many chunks as contain any form. A term of two words
-    has the sum of their weights. Identifiers have weights too, outside the total.
+    has the sum of their weights. Identifiers and marked terms have weights too, outside the total.
     """
     whole = [word for word in words if is_identifier(word[0])]
     forms: dict[str, Counter[str]] = {}
@@ -408,6 +433,8 @@ def weigh_words(
     for terms, weight in zip(forms.values(), weights.of_terms, strict=True):
         for term, count in terms.items():
             of_terms[term] = of_terms.get(term, 0.0) + weight * repeated(count)
+    for term in [term for term in of_terms if not is_identifier(term)]:
+        of_terms[f"{TITLE_MARK}{term}"] = TITLE_SHARE * of_terms[term]
     return of_terms, weights.total_weight
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import msgspec
 
+from kb_config.parts import PartSettings
 from kb_config.settings import Setting, SettingsError
 from kb_engine.endpoint.endpoint_settings import check_key, check_url, key_warnings
-from kb_engine.parts import PartSettings
 
 TEI, JINA, COHERE, LOCAL = "tei", "jina", "cohere", "local"
 _EXAMPLE = "http://127.0.0.1:8080/rerank"

@@ -67,8 +67,8 @@ class EmbedderIdentity:
 
     @property
     def note(self) -> str:
-        """The name stored in the base. It includes the context, so that an engine without that feature
-        refuses the base instead of mixing vectors.
+        """The name stored in the base, with a mark if passages are embedded in their context. An engine that
+        does not know the mark refuses the base instead of mixing vectors.
         """
         return self.name + _IN_CONTEXT * self.context
 

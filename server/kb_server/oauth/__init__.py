@@ -8,4 +8,4 @@ from __future__ import annotations
 from kb_server.oauth.oauth_settings import OAuthSettings
 from kb_server.parts import Part
 
-PART = Part("oauth", OAuthSettings, "oauth_issuer", issuer="kb_server.oauth.tokens:issuer_of")
+PART = Part("oauth", OAuthSettings, issuer="kb_server.oauth.tokens:issuer_of")

@@ -16,8 +16,7 @@ import httpx
 import msgspec
 
 from kb_server.waiting import SharedWork
-from mcp_aiohttp.authentication import AuthenticatorUnavailable
-from mcp_aiohttp.proxies import is_loopback
+from mcp_aiohttp.authentication import AuthenticatorUnavailable, is_loopback
 
 T = TypeVar("T")
 

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kb_config.settings import Setting, Settings, SettingsError
+from kb_config.parts import PartSettings
+from kb_config.settings import Setting, SettingsError
 from kb_contracts.access.reach import Right
 
 OAUTH_SCOPES = (
@@ -19,7 +20,7 @@ OAUTH_SCOPES = (
 )
 
 
-class OAuthSettings(Settings, frozen=True, kw_only=True):
+class OAuthSettings(PartSettings, frozen=True, kw_only=True):
     """The accepted tokens; without an issuer none is accepted."""
 
     oauth_issuer: Annotated[
@@ -39,6 +40,11 @@ class OAuthSettings(Settings, frozen=True, kw_only=True):
             "scope of each right, as RIGHT=SCOPE,...; collection=PREFIX: prefix of collection scopes",
         ),
     ] = msgspec.field(default_factory=lambda: list(OAUTH_SCOPES))
+
+    @property
+    def is_on(self) -> bool:
+        """True if an issuer is set."""
+        return bool(self.oauth_issuer)
 
     def __post_init__(self) -> None:
         issuer = urlsplit(self.oauth_issuer)

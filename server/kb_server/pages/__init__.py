@@ -14,4 +14,4 @@ from __future__ import annotations
 from kb_server.pages.pages_settings import PagesSettings
 from kb_server.parts import Part
 
-PART = Part("pages", PagesSettings, "pages", site="kb_server.pages.routes:Pages")
+PART = Part("pages", PagesSettings, site="kb_server.pages.routes:Pages")

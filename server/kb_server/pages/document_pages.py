@@ -29,14 +29,25 @@ from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
 from kb_server.collection_tags import tag_of, tags_for_search
 from kb_server.engine_client.errors import EngineFault, Refused
-from kb_server.pages.marking import marked
-from kb_server.pages.visit import HEADERS, Visit, collection_of, filled, fit, go, listed_in, tags_of
+from kb_server.pages.visit import (
+    HEADERS,
+    Visit,
+    collection_of,
+    filled,
+    fit,
+    go,
+    listed_in,
+    rendered,
+    tags_of,
+)
 from kb_server.tool import ToolError
 
 log = logging.getLogger(__name__)
 
 _RESULTS, _DOCUMENTS, _PASSAGES = 10, 50, 100
 _NEAR = 6
+_FAR = 0.5
+"""Share of the best score below which results are folded."""
 _SYNTAX = re.compile(r'["“”„«»]|(?<!\S)-')
 
 
@@ -60,6 +71,10 @@ async def search(visit: Visit) -> web.Response:
         pages=True,
     )
     answer = await visit.engine.call(SEARCH, body=request)
+    excerpts = await rendered("excerpts", query, answer.results)
+    found = list(zip(answer.results, excerpts, strict=True))
+    least = _FAR * max((result.score for result in answer.results), default=0)
+    well = sum(result.score >= least for result in answer.results)
     following = visit.again(cursor=answer.next_cursor) if answer.next_cursor else ""
     return visit.show(
         "search",
@@ -67,7 +82,8 @@ async def search(visit: Visit) -> web.Response:
         given=visit.query,
         collections=collections,
         answer=answer,
-        passages=[(result, marked(result.chunk.text, query)) for result in answer.results],
+        near=found[:well],
+        far=found[well:],
         around={"previous": "", "following": following},
     )
 
@@ -97,13 +113,14 @@ async def listing(visit: Visit) -> web.Response:
 async def document(visit: Visit) -> web.Response:
     place = fit(DocumentQuery, chunk_offset=visit.query.get("offset"), chunk_limit=_PASSAGES)
     document = await visit.engine.call(GET_DOCUMENT, path=visit.request.match_info, query=place)
+    text, contents = await rendered("document_html", document, _passages(document.chunks))
     return visit.show(
         "document",
         document=document,
-        passages=_passages(document.chunks),
-        size=_PASSAGES,
+        text=text,
+        contents=contents,
         near=await _near(visit, document),
-        collections=await visit.collection_names(),
+        collections=await visit.choices(),
         around=visit.around(document.chunk_offset, len(document.chunks), document.chunk_count, _PASSAGES),
     )
 
@@ -216,7 +233,7 @@ async def collections(visit: Visit) -> web.Response:
 
 
 def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:
-    """Return the passages, each without its overlap with the one before."""
+    """Return the passages as shown, each without its overlap with the one before."""
     passages, place = [], 0
     for chunk in chunks:
         passages.append((chunk, chunk.text[max(0, place - chunk.start) :]))

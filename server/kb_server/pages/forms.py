@@ -48,10 +48,10 @@ Check = Callable[[web.Request, "Form"], None]
 
 
 class FormError(ToolError):
-    """The request is not a valid form, or is too large. `status` is the HTTP status."""
+    """The request is not a valid form, or is too large. `status` is the HTTP status, `field` the cause."""
 
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__("invalid_form", message)
+    def __init__(self, message: str, status: int = 400, field: str = "") -> None:
+        super().__init__("invalid_form", message, parameter=field)
         self.status = status
 
 
@@ -61,6 +61,8 @@ class Form:
 
     fields: dict[str, str] = field(default_factory=dict)
     files: list[FileSource] = field(default_factory=list)
+    is_own: bool = False
+    """True once its token was found to be of the visitor's session."""
     _opened: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
@@ -129,7 +131,7 @@ class Form:
                 self.fields[part.name] = value.decode()
             elif part.filename:
                 if folder is None or len(self.files) == _FILES:
-                    raise FormError(f"Send {_FILES} files at a time at most.", 413)
+                    raise FormError(f"Send {_FILES} files at a time at most.", 413, "file")
                 if not self.files:
                     check(request, self)
                 filename = check_filename(part.filename)
@@ -147,7 +149,7 @@ class Form:
             async for block in blocks:
                 size += len(block)
                 if size > most_bytes:
-                    raise FormError(f"{filename[:200]} has more than {most_bytes} bytes.", 413)
+                    raise FormError(f"{filename[:200]} has more than {most_bytes} bytes.", 413, "file")
                 await asyncio.to_thread(file.write, block)
         except OSError as error:
             words = f"The data folder is not writable: {error.strerror}. Ask the operator of the server."

@@ -22,7 +22,7 @@ _JOBS = 50
 
 
 async def addition(visit: Visit) -> web.Response:
-    return visit.show("add", collections=await visit.collection_names(), formats=sorted(FORMATS))
+    return visit.show("add", collections=await visit.choices(), formats=sorted(FORMATS))
 
 
 async def add(visit: Visit) -> web.Response:
@@ -31,7 +31,7 @@ async def add(visit: Visit) -> web.Response:
     common: dict[str, Any] = {"tags": tags, "dedup_scope": tags[0]}
     text, title = form.text("text"), form["title"] or None
     if not text.strip() and not form.files:
-        raise FormError("Choose a file, or write a text.", 422)
+        raise FormError("Choose a file, or write a text.", 422, "text")
     if text.strip():
         await engine.call(CREATE_JOB, body=fit(m.NoteRequest, text=text, title=title, **common))
     for file in form.files:

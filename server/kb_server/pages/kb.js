@@ -1,4 +1,4 @@
-// What only a script can: files dropped on the form, and a list of jobs that follows by itself.
+// What only a script can: files dropped on the form, a list of jobs that follows by itself, and `/` for the search.
 const drop = document.querySelector('.drop');
 if (drop) {
   const input = drop.querySelector('input');
@@ -10,6 +10,13 @@ if (drop) {
     });
   }
 }
+
+document.addEventListener('keydown', event => {
+  if (event.key !== '/' || event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, textarea, select')) return;
+  event.preventDefault();
+  const field = document.querySelector('[type=search]');
+  if (field) field.select(); else location.assign('/');
+});
 
 const live = document.getElementById('live');
 async function follow() {

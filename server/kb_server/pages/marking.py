@@ -7,6 +7,8 @@ only if the query has no longer ones: the short words of a question are rarely r
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeAlias
 
 from kb_contracts.semantics.query import words_of
 
@@ -16,18 +18,31 @@ _ENDING = 3
 _MOST_WORDS = 64
 
 
-def marked(text: str, query: str) -> list[tuple[str, bool]]:
-    """Return the text in parts, in order, each with True if it is highlighted."""
+Mark: TypeAlias = tuple[str, bool]
+"""A part of a text, with True if it is highlighted."""
+
+
+def marked(text: str, query: str) -> list[Mark]:
+    """Return the text in parts, in order."""
+    return marker(query)(text)
+
+
+def marker(query: str) -> Callable[[str], list[Mark]]:
+    """Return a function that highlights the words of a query in texts."""
     words = list(dict.fromkeys(words_of(_EXCLUDED.sub(" ", query))))[:_MOST_WORDS]
     words = [word for word in words if len(word) >= _LONG or not word.isascii()] or words
     if not words:
-        return [(text, False)]
+        return lambda text: [(text, False)]
     pattern = re.compile("|".join(_pattern(word) for word in words), re.IGNORECASE)
-    parts, place = [], 0
-    for found in pattern.finditer(text):
-        parts += [(text[place : found.start()], False), (found[0], True)]
-        place = found.end()
-    return [part for part in [*parts, (text[place:], False)] if part[0]]
+
+    def mark(text: str) -> list[Mark]:
+        parts, place = [], 0
+        for found in pattern.finditer(text):
+            parts += [(text[place : found.start()], False), (found[0], True)]
+            place = found.end()
+        return [part for part in [*parts, (text[place:], False)] if part[0]]
+
+    return mark
 
 
 def _pattern(word: str) -> str:

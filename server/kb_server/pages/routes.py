@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from typing import Any, get_args
@@ -24,12 +25,12 @@ from kb_server.hosting.calls import new_call, on_behalf_of
 from kb_server.pages import document_pages, jobs, versions
 from kb_server.pages.forms import Form, FormError
 from kb_server.pages.sessions import COOKIE, PAGES, SESSION_SECONDS, Sessions
-from kb_server.pages.visit import HEADERS, Visit, collection_of, go, tags_of
+from kb_server.pages.visit import HEADERS, Refusal, Visit, collection_of, go, tags_of
 from kb_server.services import SERVER_VERSION, Services, http_base
 from kb_server.tool import ToolError
 from mcp_aiohttp.guard import GATE, route_of
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import Caller, Identity
-from mcp_aiohttp.protocol.jsonrpc import Refusal
 
 log = logging.getLogger(__name__)
 
@@ -104,22 +105,24 @@ class Pages:
             "/jobs": jobs.listing,
             "/state": jobs.state,
         }
-        change: dict[str, Page] = {
-            f"{_DOCUMENT}/note": document_pages.save_note,
-            f"{_DOCUMENT}/tags": document_pages.save_tags,
-            f"{_VERSION}/restore": versions.restore,
-            "/add": jobs.add,
-            f"{_JOB}/cancel": partial(jobs.change, CANCEL_JOB, "cancelled"),
-            f"{_JOB}/retry": partial(jobs.change, RETRY_JOB, "queued"),
+        # With the page that shows a refused form again.
+        change: dict[str, tuple[Page, Page | None]] = {
+            f"{_DOCUMENT}/note": (document_pages.save_note, document_pages.note),
+            f"{_DOCUMENT}/tags": (document_pages.save_tags, document_pages.document),
+            f"{_VERSION}/restore": (versions.restore, None),
+            "/add": (jobs.add, jobs.addition),
+            f"{_JOB}/cancel": (partial(jobs.change, CANCEL_JOB, "cancelled"), None),
+            f"{_JOB}/retry": (partial(jobs.change, RETRY_JOB, "queued"), None),
         }
         return [
             *(web.get(path, self._guarded(page), allow_head=False) for path, page in read.items()),
-            *(web.post(path, self._guarded(page, "write")) for path, page in change.items()),
+            *(web.post(path, self._guarded(page, "write", again)) for path, (page, again) in change.items()),
             web.post(f"{_DOCUMENT}/remove", self._guarded(document_pages.remove, "delete")),
             web.post("/logout", self._guarded(self._logout, None)),
             web.get("/login", self._login_page, allow_head=False),
             web.post("/login", self._login),
             *(web.get(f"/pages/{name}", _file(name, kind)) for name, kind in _FILES.items()),
+            web.get("/{path:.*}", self._no_page, allow_head=False),
         ]
 
     def render(self, template: str, status: int, **values: Any) -> web.Response:
@@ -133,7 +136,7 @@ class Pages:
 
     # --- who may see them --------------------------------------------------------------------------
 
-    def _guarded(self, page: Page, right: Right | None = "read") -> Handler:
+    def _guarded(self, page: Page, right: Right | None = "read", again: Page | None = None) -> Handler:
         async def serve(request: web.Request) -> web.Response:
             session = request.cookies.get(COOKIE, "")
             grant = self.sessions.grant(session)
@@ -147,7 +150,7 @@ class Pages:
                 visit = Visit(
                     request, grant or EVERYBODY, form, self._services, partial(self._render_for, session)
                 )
-                response = await self._answer(page, visit, right)
+                response = await self._answer(page, visit, right, again)
             if not known:
                 self._give(response, session)
             fields = {"route": route_of(request), "status": response.status, "caller": visit.grant.name}
@@ -156,29 +159,42 @@ class Pages:
 
         return serve
 
-    async def _answer(self, page: Page, visit: Visit, right: Right | None) -> web.Response:
-        request, form = visit.request, visit.form
+    async def _answer(
+        self, page: Page, visit: Visit, right: Right | None, again: Page | None
+    ) -> web.Response:
+        request, form, grant = visit.request, visit.form, visit.grant
+        caller = Caller(
+            "pages", request.headers, request.app[GATE].address_of(request), Identity(grant.name, grant)
+        )
         settings = self._services.settings
         try:
             if request.method == hdrs.METH_POST:
                 await form.read(
                     request, settings.home / "staging", settings.max_upload_bytes, self._check_token
                 )
-            grant, address = visit.grant, request.app[GATE].address_of(request)
             if right is not None and right not in grant.access.rights:
                 raise FormError(grant.refusal(right, PAGES), 403)
-            caller = Caller("pages", request.headers, address, Identity(grant.name, grant))
             with on_behalf_of(new_call(None, caller)):
                 return await page(visit)
-        except EngineFault as fault:
-            status = _FAULTS.get(fault.reason, 422) if isinstance(fault, Refused) else 502
-            return visit.show("failed", status=status, message=tool_error(fault).message)
-        except ToolError as error:
-            return visit.show("failed", status=getattr(error, "status", 422), message=error.message)
+        except (EngineFault, ToolError) as error:
+            refused = _refusal(error)
+        if again is not None and form.is_own:
+            visit.refused = refused
+            with suppress(EngineFault, ToolError), on_behalf_of(new_call(None, caller)):
+                return await again(visit)
+            visit.refused = None
+        return visit.show("failed", status=refused.status, message=refused.message)
 
     def _check_token(self, request: web.Request, form: Form) -> None:
         if not self.sessions.is_form_token(request.cookies.get(COOKIE, ""), form["token"]):
             raise FormError("The form is of another session. Go back, load the page again, and repeat.", 403)
+        form.is_own = True
+
+    async def _no_page(self, request: web.Request) -> web.Response:
+        """Return a page for a browser at an address without one."""
+        if "text/html" not in request.headers.get(hdrs.ACCEPT, ""):
+            raise web.HTTPNotFound
+        return self.render("absent", 404)
 
     def _give(self, response: web.Response, session: str) -> None:
         response.set_cookie(
@@ -207,7 +223,7 @@ class Pages:
             address = gate.address_of(request)
             try:
                 gate.tokens.wrong.check(address, key)
-            except Refusal as refusal:
+            except jsonrpc.Refusal as refusal:
                 gate.report_refusal(request, str(refusal.data["error_type"]), refusal.status)
                 response = self.render("login", refusal.status, message=refusal.message, to=to)
                 response.headers.update(refusal.headers)
@@ -229,6 +245,13 @@ class Pages:
         response = go("/login")
         response.del_cookie(COOKIE)
         return response
+
+
+def _refusal(error: EngineFault | ToolError) -> Refusal:
+    if isinstance(error, EngineFault):
+        status = _FAULTS.get(error.reason, 422) if isinstance(error, Refused) else 502
+        return Refusal(status, tool_error(error).message, "")
+    return Refusal(getattr(error, "status", 422), error.message, str(error.details.get("parameter", "")))
 
 
 def _file(name: str, kind: str) -> Handler:

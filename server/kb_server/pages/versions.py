@@ -15,7 +15,7 @@ from kb_contracts.api.operations import (
 )
 from kb_server.note_edits import difference
 from kb_server.pages.document_pages import read_note
-from kb_server.pages.visit import Visit, fit, go
+from kb_server.pages.visit import Visit, fit, go, rendered
 
 _VERSIONS = 50
 _TEXT_CHARS = 100_000
@@ -42,7 +42,9 @@ async def version(visit: Visit) -> web.Response:
     query = fit(VersionQuery, text_offset=visit.query.get("offset"), text_limit=_TEXT_CHARS)
     past = await visit.engine.call(GET_VERSION, path=visit.request.match_info, query=query)
     around = visit.around(past.text_offset, len(past.text), past.text_length, _TEXT_CHARS)
-    return visit.show("version", past=past, difference=await _difference(visit, past), around=around)
+    html = await rendered("text_html", past.text, past.doc_type)
+    difference = await _difference(visit, past)
+    return visit.show("version", past=past, html=html, difference=difference, around=around)
 
 
 async def _difference(visit: Visit, past: m.PastVersionDetail) -> str:

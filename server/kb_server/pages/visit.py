@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,6 +16,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import LIST_TAGS, TagsQuery
 from kb_server.access.grants import Grant
 from kb_server.collection_tags import PREFIX, split_tags
+from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_client.port import Engine
 from kb_server.pages.forms import Form, FormError
 from kb_server.services import Services
@@ -21,6 +25,7 @@ from kb_server.waiting import Clock
 S = TypeVar("S", bound=msgspec.Struct)
 
 _COLLECTIONS = 1_000
+_ONE = ThreadPoolExecutor(1, "pages")
 
 DONE = {
     "added": "Accepted. It can be searched when its job has completed.",
@@ -48,6 +53,21 @@ HEADERS = {
 """Headers of every response; the policy prevents the execution of content."""
 
 
+class Refusal(NamedTuple):
+    """The reason why a form was not accepted. `field` is the name of its field, or empty."""
+
+    status: int
+    message: str
+    field: str
+
+
+class Choices(NamedTuple):
+    """The collections that a form offers. `is_open`: others may be typed."""
+
+    names: list[str]
+    is_open: bool
+
+
 class Visit:
     """One request for a page, by a visitor with the permissions of `grant`."""
 
@@ -63,6 +83,8 @@ class Visit:
         self.grant = grant
         self.query: Mapping[str, str] = request.query
         self.form = form
+        self.refused: Refusal | None = None
+        """Set while the page of a refused form is shown again, with the values in `form`."""
         self._services = services
         self._render = render
 
@@ -78,7 +100,9 @@ class Visit:
         """Render a template with the values."""
         return self._render(
             template,
-            status,
+            status if self.refused is None else self.refused.status,
+            refused=self.refused,
+            typed=self.form.fields if self.refused else {},
             path=self.request.path,
             done=DONE.get(self.query.get("done", ""), ""),
             **values,
@@ -105,11 +129,36 @@ class Visit:
     async def collection_names(self) -> list[str]:
         return [each.tag.removeprefix(PREFIX) for each in await self.collections()]
 
+    async def choices(self) -> Choices:
+        """Return the collections that the visitor's key may give to a document."""
+        reach = self.grant.access.reach
+        try:
+            names = await self.collection_names()
+        except EngineFault:
+            if self.refused is None:
+                raise
+            names = []  # the form comes back even if the engine is away
+        if reach is None:
+            return Choices(names, is_open=True)
+        own = {tag.removeprefix(PREFIX) for tag in reach.tags if tag.startswith(PREFIX)}
+        own |= {name for name in names if reach.has(PREFIX + name)}
+        is_open = any(prefix.startswith(PREFIX) or PREFIX.startswith(prefix) for prefix in reach.prefixes)
+        return Choices(sorted(own), is_open)
+
 
 def go(there: str) -> web.Response:
     """Redirect the browser."""
     headers = {hdrs.LOCATION: there, hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(status=303, headers=headers, content_type="text/plain")
+
+
+async def rendered(function: str, *arguments: Any) -> Any:
+    """Return the result of a function of `rendering`, on a thread of its own, which imports it at first."""
+
+    def run() -> Any:
+        return getattr(import_module("kb_server.pages.rendering"), function)(*arguments)
+
+    return await asyncio.get_running_loop().run_in_executor(_ONE, run)
 
 
 def filled(**values: object) -> dict[str, object] | None:
@@ -126,7 +175,8 @@ def fit(kind: type[S], **values: object) -> S:
     try:
         return msgspec.convert(filled(**values) or {}, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise FormError(f"The input is invalid: {error}.", 422) from error
+        field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else ""
+        raise FormError(f"The input is invalid: {error}.", 422, field) from error
 
 
 def listed_in(text: str) -> list[str]:

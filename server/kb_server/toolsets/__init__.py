@@ -1,6 +1,7 @@
 """The toolsets, by name. A new toolset is one module in this folder and one line in this table.
 
-A tool is one class in a module of its toolset: to define it there is to serve it.
+A tool is one class in a module of its toolset: to define it there is to serve it. A toolset of several
+modules names them in `MODULES`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from kb_config.settings import SettingsError
@@ -127,18 +127,11 @@ class ServiceTool(Tool[A, R]):
         return tool_error(fault, self.engine_words, **subject)
 
 
-def tools_of(module: str) -> Iterator[type[Any]]:
-    """Return the tool classes of a toolset's module and of all modules below it."""
-    found = import_module(module)
-    below = [each.name for each in iter_modules(found.__path__)] if hasattr(found, "__path__") else []
-    return tools_in(module, *below)
-
-
-def tools_in(toolset: str, *modules: str) -> Iterator[type[Any]]:
-    """Return the tool classes defined by the module `toolset`, or by these modules below it, in order."""
+def tools_of(toolset: str) -> Iterator[type[Any]]:
+    """Return the tool classes that the module of a toolset defines, or its `MODULES` define, in order."""
+    modules = getattr(import_module(toolset), "MODULES", ())
     for name in [f"{toolset}.{module}" for module in modules] or [toolset]:
-        module = import_module(name)
-        for value in vars(module).values():
+        for value in vars(import_module(name)).values():
             is_ours = isinstance(value, type) and issubclass(value, Tool) and value.__module__ == name
             if is_ours and hasattr(value, "name"):
                 yield value

@@ -47,7 +47,7 @@ from kb_server.tool import (
     ToolError,
     Toolset,
 )
-from kb_server.toolsets import ServiceTool, tools_in
+from kb_server.toolsets import ServiceTool, tools_of
 
 INSTRUCTIONS = """\
 RAGler's knowledge: published documents in collections, searched by meaning. Use search_knowledge before \
@@ -134,7 +134,7 @@ def build(services: Services) -> Toolset:
         version="1.0.0",
         title="RAGler",
         instructions=INSTRUCTIONS,
-        tools=tuple(tool(services, names) for tool in tools_in(__name__)),
+        tools=tuple(tool(services, names) for tool in tools_of(__name__)),
     )
 
 

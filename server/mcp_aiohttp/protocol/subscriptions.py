@@ -339,7 +339,7 @@ class _Watcher(ABC):
 
 @dataclass(eq=False)
 class _Stream(_Watcher):
-    """A stream; of several changes of one resource or task that wait to be sent, the last is."""
+    """A stream. Of several waiting changes of one resource or task, only the last is sent."""
 
     due: dict[str, _Notification] = field(default_factory=dict, init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -390,7 +390,7 @@ def _resource_updated(uri: str, meta: dict[str, Any]) -> types.ServerNotificatio
 
 
 def _task_ids(wanted: types.SubscriptionFilter) -> list[str]:
-    """Return the ids of tasks, a member that an extension adds.
+    """Return `taskIds` of the request, a member that the extension of tasks adds.
 
     Raises:
         MCPError: `taskIds` is not a list of strings.

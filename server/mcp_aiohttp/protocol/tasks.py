@@ -299,7 +299,7 @@ class ServedTasks:
         seconds: float,
         form: Callable[[Context, TaskState], Awaitable[dict[str, Any]]],
     ) -> AsyncIterator[tuple[TaskState, dict[str, Any]]]:
-        """Yield the task every `seconds` and at its end, and its `form` for the caller as it is then.
+        """Yield the task and its `form`, every `seconds` and at its end; access is checked anew each time.
 
         Raises:
             MCPError, Refusal: the task is gone, or its caller has lost access.

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
-from mcp_aiohttp.authentication import METADATA
+from mcp_aiohttp.authentication import METADATA, TrustedProxies
 from mcp_aiohttp.guard import GATE, Gate
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.proxies import TrustedProxies
 from mcp_aiohttp.transport.endpoint import McpEndpoint
 from mcp_aiohttp.transport.signals import on_stop_signal
 from mcp_aiohttp.transport.websocket import SocketPlaces

@@ -38,6 +38,7 @@ from anyio.abc import ObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from mcp_aiohttp.authentication import TrustedProxies
 from mcp_aiohttp.guard import CALLER, route_of
 from mcp_aiohttp.options import STALLED_SECONDS, Bounds, SocketLimits
 from mcp_aiohttp.protocol.caller import Caller
@@ -52,7 +53,6 @@ from mcp_aiohttp.protocol.jsonrpc import (
 )
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.session import Session, session
-from mcp_aiohttp.proxies import TrustedProxies
 
 log = logging.getLogger(__name__)
 

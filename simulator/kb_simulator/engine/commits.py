@@ -162,6 +162,7 @@ def _chunks(
             heading=passage.heading,
             start=passage.start,
             end=passage.end,
+            table_header=passage.table_header or msgspec.UNSET,
         )
         for place, passage in enumerate(found)
     )

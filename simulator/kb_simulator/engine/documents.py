@@ -25,6 +25,7 @@ from kb_contracts.semantics.documents import (
     tag_not_found,
 )
 from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
+from kb_contracts.semantics.search import headings_of
 from kb_contracts.semantics.sources import scope_after_removal, scope_after_tags, source_not_found
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index
@@ -377,6 +378,6 @@ class Documents:
             title = new.document.title  # twice, to give words of the title more weight
             for place, chunk in enumerate(() if same_words else new.chunks):
                 self.owners[chunk.id] = (new.document.id, place)
-                self.index.add(chunk.id, f"{title}\n{title}\n{chunk.heading or ''}\n{chunk.text}")
+                self.index.add(chunk.id, f"{title}\n{title}\n{headings_of(chunk) or ''}\n{chunk.text}")
         self.revision += 1
         self.last_updated = now

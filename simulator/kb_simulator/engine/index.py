@@ -30,6 +30,7 @@ from typing import TypeVar
 from zlib import crc32
 
 from kb_readers.model import Page
+from kb_readers.tables import header_at, tables_in
 
 MAX_CHARS = 1_000
 """Maximum length of a passage in code points."""
@@ -73,6 +74,7 @@ class Passage:
     end: int
     page: int | None
     heading: str | None
+    table_header: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,12 @@ def passages(pages: Iterable[Page], *, headings: bool) -> list[Passage]:
     offset = 0
     heading: str | None = None
     for page in pages:
+        tables = list(tables_in(page.text)) if headings else []
         for span in _spans(page.text, headings):
             heading = span.title or heading
             text = page.text[span.start : span.end]
-            found.append(Passage(text, offset + span.start, offset + span.end, page.number, heading))
+            header = header_at(page.text, span.start, tables)
+            found.append(Passage(text, offset + span.start, offset + span.end, page.number, heading, header))
         offset += len(page.text) + len(PAGE_BREAK)
     return found
 

@@ -31,6 +31,7 @@ from kb_contracts.semantics.search import (
     PREFERRED_POOL,
     date_window,
     first_collections,
+    headings_of,
     mark_without_phrase,
     mode_of,
     preferring,
@@ -106,7 +107,7 @@ def _search(
         passing = {
             key
             for key, (stored, chunk) in chunks.items()
-            if wording.passes(stored.document.title, chunk.heading, chunk.text)
+            if wording.passes(stored.document.title, headings_of(chunk), chunk.text)
         }
         scores = {key: score for key, score in scores.items() if key in passing}
     if (least := request.min_score) > 0:

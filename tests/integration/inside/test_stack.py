@@ -68,8 +68,8 @@ def test_a_note_goes_through_the_server_to_the_engine_by_their_service_names(cal
     assert "collection:memory" in answer.json()["tags"]
 
 
-def test_the_official_client_sees_nine_tools() -> None:
-    async def listed() -> int:
+def test_the_official_client_sees_the_tools() -> None:
+    async def listed() -> set[str]:
         import httpx2
 
         headers = {"Authorization": f"Bearer {SERVER_KEY}"}
@@ -77,9 +77,9 @@ def test_the_official_client_sees_nine_tools() -> None:
             httpx2.AsyncClient(headers=headers) as http,
             Client(streamable_http_client(f"{SERVER}/mcp", http_client=http)) as client,
         ):
-            return len((await client.list_tools()).tools)
+            return {tool.name for tool in (await client.list_tools()).tools}
 
-    assert asyncio.run(listed()) == 9
+    assert asyncio.run(listed()) >= {"kb_addnote", "kb_search"}
 
 
 def test_the_keys_are_wanted_by_both() -> None:

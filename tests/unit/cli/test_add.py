@@ -299,6 +299,62 @@ def test_a_path_too_long_for_the_engine_is_left_out_rather_than_cut() -> None:
     assert adding(Scripted([]))._fields(long).source_path is None
 
 
+FRONT_MATTER = [
+    pytest.param(
+        '---\ntags: [rope, "#wind", bridges/sway]\naliases:\n  - Swaying\ndate: 2026-01-02\n---\n',
+        ["rope", "wind"],
+        {"aliases": ["Swaying"], "created": "2026-01-02", "tags_left_out": ["bridges/sway"]},
+        ["tags left out: bridges/sway"],
+        id="Obsidian",
+    ),
+    pytest.param(
+        '+++\ntags = ["rope", "steel wire"]\naliases = ["/old/"]\n'
+        "date = 2026-01-02T03:04:05Z\nlastmod = 2026-02-03\n+++\n",
+        ["rope", "steel wire"],
+        {"aliases": ["/old/"], "created": "2026-01-02T03:04:05+00:00", "updated": "2026-02-03"},
+        [],
+        id="Hugo",
+    ),
+    pytest.param(
+        "---\ntags:\n  - label: Rope\n    permalink: /r\n  - wire\nlast_update:\n  date: 2026-02-03\n---\n",
+        ["Rope", "wire"],
+        {"updated": "2026-02-03"},
+        [],
+        id="Docusaurus",
+    ),
+    pytest.param(
+        "---\ntags: rope wire rope\ndate: 2026-01-02 03:04:05 +0100\n---\n",
+        ["rope", "wire"],
+        {"created": "2026-01-02 03:04:05 +0100"},
+        [],
+        id="Jekyll",
+    ),
+    pytest.param("---\ntags: [1, {a: b}, '']\ndate: soon\nalias: ~\n---\n", ["1"], {}, [], id="no texts"),
+    pytest.param(
+        f"---\ntags: {[f't{n}' for n in range(70)]}\n---\n",
+        [f"t{n}" for n in range(63)],
+        {"tags_left_out": [f"t{n}" for n in range(63, 70)]},
+        ["tags left out: t63, t64, t65, t66, t67, t68, t69"],
+        id="too many",
+    ),
+    pytest.param("---\ntags: [a\n---\n", [], {}, ["its front matter is not read"], id="no YAML"),
+    pytest.param("# A title\ntags: rope\n", [], {}, [], id="none"),
+]
+
+
+@pytest.mark.parametrize(("text", "tags", "metadata", "notes"), FRONT_MATTER)
+def test_tags_aliases_and_dates_of_front_matter_go_with_a_markdown_file(
+    tmp_path: Path, text: str, tags: list[str], metadata: dict[str, object], notes: list[str]
+) -> None:
+    path = tmp_path / "sway.md"
+    path.write_text(text)
+    client = Scripted(["job"])
+    (result,) = adding(client).run(walk([path])[0])
+    (fields,) = client.fields
+    assert (fields.tags, fields.metadata, fields.title) == (["collection:documents", *tags], metadata, None)
+    assert all(note in (result.reason or "") for note in notes)
+
+
 def test_a_declared_encoding_is_sent_with_each_file(files: list[Found]) -> None:
     client = Scripted(["1", "2", "3"])
     replace(adding(client), encoding="windows-1252").run(files)

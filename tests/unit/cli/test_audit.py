@@ -47,7 +47,7 @@ def test_a_chain_broken_by_hand_is_found(
     _, known = _kb(capsys, "--folder", str(folder), "--heads")
     (tmp_path / "heads.json").write_text(known)
     check = ("--folder", str(folder), "--check", "--known", str(tmp_path / "heads.json"))
-    assert _kb(capsys, *check) == (Exit.OK, "1 chains, all hold\n")
+    assert _kb(capsys, *check) == (Exit.OK, "1 chain, unbroken\n")
     ((file,),) = chains(folder).values()
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:3]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -34,14 +36,19 @@ def test_the_version_is_3_0_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.requirement("E1")
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
-def test_each_command_has_a_function_and_a_help_with_the_exit_statuses(
+def test_each_command_has_a_function_a_purpose_and_a_help(
     capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
     module, _, function = command.run.partition(":")
     assert callable(getattr(import_module(module), function))
     with pytest.raises(SystemExit):
         dispatch([command.name, "--help"])
-    assert "exit status:" in capsys.readouterr().out
+    assert f"usage: kb {command.name} [OPTIONS]" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        dispatch(["--help"])
+    root = capsys.readouterr().out
+    assert re.search(rf"(?m)^  {command.name} +{re.escape(command.summary)}$", root)
+    assert ("exit status:" in root, max(map(len, root.splitlines())) <= 100) == (True, True)
 
 
 @pytest.mark.process
@@ -98,14 +105,14 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], ar
 @pytest.mark.parametrize(
     ("arguments", "usage", "words"),
     [
-        (["serch", "x"], "usage: kb [", "there is no command 'serch'; did you mean search?"),
-        (["zzzz"], "usage: kb [", "there is no command 'zzzz'; kb help lists them"),
-        (["--versoin"], "usage: kb [", "there is no option --versoin; did you mean --version?"),
+        (["serch", "x"], "usage: kb COMMAND", "there is no command 'serch'; did you mean search?"),
+        (["zzzz"], "usage: kb COMMAND", "there is no command 'zzzz'; kb help lists them"),
+        (["--versoin"], "usage: kb COMMAND", "there is no option --versoin; did you mean --version?"),
         (["search", "x", "--colection", "y"], "usage: kb search ", "did you mean --collection?"),
         (["rm", "--yess"], "usage: kb rm ", "there is no option --yess; did you mean --yes?"),
         (["status", "--tpo=3"], "usage: kb status ", "there is no option --tpo\n"),
         (["status", "more"], "usage: kb status ", "unrecognized arguments: more"),
-        (["help", "serch"], "usage: kb [", "did you mean search?"),
+        (["help", "serch"], "usage: kb COMMAND", "did you mean search?"),
     ],
 )
 def test_a_wrong_name_shows_the_usage_of_its_command_and_the_name_that_is_near(
@@ -139,6 +146,30 @@ def test_help_and_version_are_commands_too(
     assert answers[0] == answers[1] != ""
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("kb sea", ["search"]), ("kb search --exp", ["--explain"]), ("kb jobs --status can", ["cancelled"])],
+)
+def test_a_shell_completes_commands_options_and_choices(
+    tmp_path: Path, typed: str, offered: list[str]
+) -> None:
+    answer = tmp_path / "answer"
+    state = {"COMP_LINE": typed, "COMP_POINT": str(len(typed)), "COMP_TYPE": "9", "_ARGCOMPLETE": "1"}
+    environment = clean_environment(**state, _ARGCOMPLETE_STDOUT_FILENAME=str(answer))
+    subprocess.run([sys.executable, "-P", "-m", "kb_cli.main"], env=environment, check=True)
+    assert answer.read_text().split() == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    assert dispatch(["completion", shell]) == Exit.OK
+    script = capsys.readouterr().out
+    assert "_ARGCOMPLETE" in script
+    if found := shutil.which(shell):
+        subprocess.run([found, "-n"], input=script, text=True, check=True)
+
+
 def test_a_text_that_begins_with_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for text in (["--from now on"], ["--", "--from"]):
@@ -155,8 +186,8 @@ def test_an_engine_that_does_not_answer_ends_with_3_and_one_line(capsys: pytest.
     assert output.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1/", ""])
-def test_a_url_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
+@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1/"])
+def test_a_wrong_url_is_reported_in_one_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert dispatch(["status", "--url", url]) in (Exit.USAGE, Exit.UNREACHABLE, Exit.FAILED)
     assert capsys.readouterr().err.count("\n") == 1
 

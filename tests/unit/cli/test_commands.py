@@ -278,7 +278,7 @@ def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:
     """A script must pass `--yes`; otherwise nothing is removed."""
     document = kb.note("To be removed")
     assert kb("rm", str(document))[0] == Exit.USAGE
-    assert kb("rm", str(document), "--yes")[:2] == (0, "Removed 1 documents with 1 chunks.\n")
+    assert kb("rm", str(document), "--yes")[:2] == (0, "Removed 1 document with 1 chunk.\n")
     assert kb("get", str(document))[0] == Exit.NOT_FOUND
 
 
@@ -286,7 +286,7 @@ def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
     """A partial failure has its own exit status; if nothing was removed, the status is "not found"."""
     document = kb.note("One of two")
     status, out, err = kb("rm", "999999", str(document), "--yes")
-    assert (status, out) == (Exit.PARTLY, "Removed 1 documents with 1 chunks.\n")
+    assert (status, out) == (Exit.PARTLY, "Removed 1 document with 1 chunk.\n")
     assert "999999" in err
     status, _, err = kb("rm", "999999", "--yes")
     assert (status, err.count("\n")) == (Exit.NOT_FOUND, 1)

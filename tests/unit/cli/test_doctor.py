@@ -60,15 +60,15 @@ def test_what_is_well_and_what_is_not_stand_side_by_side(kb: Kb, home: Path) -> 
     status, out, _ = kb("doctor")
     assert status == Exit.FAILED
     verdicts = [line.split("\t")[:2] for line in out.splitlines() if not line.startswith("\t")]
-    assert ["well", "engine"] in verdicts
-    assert ["wrong", "server"] in verdicts
+    assert ["ok", "engine"] in verdicts
+    assert ["error", "server"] in verdicts
     assert "kb up" in out
     assert sorted(home.rglob("*")) == before
 
 
 def test_an_engine_that_is_away_or_refuses_the_key_is_wrong(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KB_API_KEY", "another")
-    assert looked(kb)["engine"][0] == "wrong"
+    assert looked(kb)["engine"][0] == "error"
     assert "KB_API_KEY" in looked(kb)["engine"][1]
     monkeypatch.setenv("KB_ENGINE_URL", f"http://127.0.0.1:{free_port()}")
     assert "no engine answers" in looked(kb)["engine"][1]
@@ -84,13 +84,13 @@ def test_an_engine_whose_index_is_away_is_wrong(
         error = eventually(lambda: kb("status")[2], what="the issue")
         assert error.startswith("issue: The search index cannot be asked")
         _, out, _ = kb("doctor", "--json")
-        found = [each["found"] for each in json.loads(out) if each["verdict"] == "wrong"]
+        found = [each["found"] for each in json.loads(out) if each["verdict"] == "error"]
     assert any(each.startswith("The search index cannot be asked") for each in found)
 
 
 def test_a_program_that_has_the_port_is_not_taken_for_the_server(kb: Kb, web_server: None) -> None:
     verdict, found = looked(kb)["server"]
-    assert (verdict, "not a server of kb" in found) == ("wrong", True)
+    assert (verdict, "not a server of kb" in found) == ("error", True)
 
 
 def test_a_setting_that_does_not_fit_is_named_and_hides_nothing_else(
@@ -98,16 +98,16 @@ def test_a_setting_that_does_not_fit_is_named_and_hides_nothing_else(
 ) -> None:
     monkeypatch.setenv("KB_MCP_PORT", "many")
     found = looked(kb)
-    assert found["settings"][0] == "wrong"
+    assert found["settings"][0] == "error"
     assert "KB_MCP_PORT" in found["settings"][1]
-    assert found["engine"][0] == found["data folder"][0] == "well"
+    assert found["engine"][0] == found["data folder"][0] == "ok"
 
 
 def test_a_disk_without_room_is_wrong(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=5 << 20))
     found = looked(kb)
-    assert found["data folder"][0] == "wrong"
+    assert found["data folder"][0] == "error"
     assert "5 MiB free" in found["data folder"][1]
 
 
@@ -118,7 +118,7 @@ def test_clients_that_are_there_know_kb_or_do_not(kb: Kb, home: Path) -> None:
     (home / ".codex").mkdir()
     (home / ".codex" / "config.toml").write_text("not toml")
     found = looked(kb)
-    assert [found[title][0] for title in ("Cursor", "Gemini CLI", "Codex")] == ["well", "note", "wrong"]
+    assert [found[title][0] for title in ("Cursor", "Gemini CLI", "Codex")] == ["ok", "warning", "error"]
     assert "Windsurf" not in found
 
 
@@ -133,18 +133,18 @@ def test_a_client_that_is_installed_and_has_no_configuration_yet_is_listed(
     (home / ".cursor").mkdir()
     (home / ".cursor" / "extensions").touch()
     found = looked(kb)
-    assert found["Claude Code"] == found["Cursor"] == ("note", "not configured for kb")
+    assert found["Claude Code"] == found["Cursor"] == ("warning", "not configured for kb")
     assert not {"Windsurf", "Codex", "Zed", "VS Code"} & found.keys()
 
 
 def test_a_client_that_knows_another_kb_is_noted(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kb("connect", "cursor", "--yes")
     monkeypatch.setenv("KB_MCP_PORT", str(free_port()))
-    assert looked(kb)["Cursor"] == ("note", "configured for a different kb")
+    assert looked(kb)["Cursor"] == ("warning", "configured for a different kb")
 
 
 def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:
-    assert looked(kb)["keys"][0] == "well"
+    assert looked(kb)["keys"][0] == "ok"
     kb("keys", "create", "ci", "--expires", "1d")
     kb("keys", "create", "old", "--expires", "90d")
     path = home / "kb" / "keys.json"
@@ -154,9 +154,9 @@ def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:
     path.chmod(0o640)
     _, out, _ = kb("doctor", "--json")
     found = [(each["verdict"], each["about"], each["found"]) for each in json.loads(out)]
-    assert ("wrong", "keys", f"other users may read or change {path}: its mode is 0640") in found
-    assert ("well", "keys", f"1 of 2 in {path} are valid") in found
-    assert ("note", "key old", "has expired") in found
-    assert [each[:2] for each in found if each[1] == "key ci"] == [("note", "key ci")]
+    assert ("error", "keys", f"other users may read or change {path}: its mode is 0640") in found
+    assert ("ok", "keys", f"1 of 2 in {path} are valid") in found
+    assert ("warning", "key old", "has expired") in found
+    assert [each[:2] for each in found if each[1] == "key ci"] == [("warning", "key ci")]
     path.write_text("{")
-    assert looked(kb)["keys"][0] == "wrong"
+    assert looked(kb)["keys"][0] == "error"

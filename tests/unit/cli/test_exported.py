@@ -74,6 +74,29 @@ def test_files_that_are_kept_are_written_beside_and_come_back(
 
 
 @pytest.mark.process
+def test_a_passage_within_a_table_is_shown_below_its_header_row_and_comes_back(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"{number},quarry {number},{7 * number} t\n" for number in range(200))
+    (tmp_path / "fees.csv").write_text(f"No,Name,Load\n{rows}")
+    found = []
+    for home in ("one", "two"):
+        with running(tmp_path / home, monkeypatch):
+            if home == "one":
+                kb("add", str(tmp_path / "fees.csv"))
+                exported(kb, tmp_path / "out")
+            passages = kb.json("get", "1")["chunks"]
+            found.append([(each["heading"], each.get("table_header"), each["text"]) for each in passages])
+            assert "\n   | No | Name | Load |\n   | " in kb("search", "quarry 150", "--fts-only", "--full")[1]
+            (best, *_) = kb.json("search", '"name load" 150')["results"]
+            assert "without_phrase" not in best
+        if home == "one":
+            import_(kb, tmp_path / "out", tmp_path / "two")
+    assert found[0] == found[1]
+    assert [each[:2] for each in found[0]] == [(None, None), *[(None, "| No | Name | Load |")] * 5]
+
+
+@pytest.mark.process
 def test_they_come_back_in_postgresql_too(
     kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +122,7 @@ def test_an_import_is_repeated_without_harm_and_goes_on(
     import_(kb, tmp_path / "out", tmp_path / "two")
     with running(tmp_path / "two", monkeypatch):
         kb("rm", "3", "--yes")
-    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 documents imported, 5 are here already\n"
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 document imported, 5 are here already\n"
     with running(tmp_path / "two", monkeypatch) as http:
         assert sorted(documents(http), key=str) == sorted(held, key=str)
 
@@ -116,7 +139,7 @@ def test_what_a_base_has_of_its_own_is_left_as_it_is(
     with running(tmp_path / "two", monkeypatch):
         kb.note("granite", "--collection", "memory")
         kb.note("gneiss", "--collection", "memory", "--source-path", "stones.md")
-    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 documents imported, 2 are here already\n"
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 document imported, 2 are here already\n"
     with running(tmp_path / "two", monkeypatch):
         assert len(kb.json("search", "gneiss", "--mode", "fts")["results"]) == 1
         assert len(kb.json("search", "basalt", "--mode", "fts")["results"]) == 1
@@ -141,7 +164,7 @@ def test_documents_of_an_export_that_have_the_same_text_stay_apart(
     with running(tmp_path / "two", monkeypatch) as http:
         assert documents(http) == held
         kb("rm", "1", "--yes")
-    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 documents imported, 3 are here already\n"
+    assert import_(kb, tmp_path / "out", tmp_path / "two")[1] == "1 document imported, 3 are here already\n"
 
 
 @pytest.mark.process
@@ -165,7 +188,7 @@ CHANGES: tuple[tuple[Callable[[Path], Any], str], ...] = (
     (lambda out: (out / "kb-export.json").unlink(), "not a complete export"),
     (lambda out: (out / "kb-export.json").write_text("{}"), "missing required field"),
     (lambda out: edit(out / "kb-export.json", format=2), "Use a later kb"),
-    (lambda out: edit(out / "kb-export.json", documents=9), "9 documents were exported, and 1"),
+    (lambda out: edit(out / "kb-export.json", documents=9), "has 1 of 9 exported documents"),
     (lambda out: next(out.glob("*/*.md")).write_text("other"), "was changed since"),
     (lambda out: next(out.glob("*/*.md")).unlink(), "No such file"),
     (lambda out: edit_one(out, tags=["a/b"]), "tags"),
@@ -197,7 +220,7 @@ def test_an_incomplete_or_changed_export_is_refused_by_name(
             status, out, error = import_(kb, changed, tmp_path / f"imported-{number}")
             assert status in (Exit.FAILED, Exit.PARTLY)
             assert words in error
-            assert "1 documents imported" not in out or "9 documents" in error
+            assert "1 document imported" not in out or "9 exported" in error
 
 
 def test_a_document_with_more_tags_than_it_may_have_is_imported(

@@ -26,7 +26,7 @@ def test_a_replaced_text_is_shown_compared_and_brought_back(kb: Kb) -> None:
     assert kb.json("get", note)["chunks"][0]["text"] == "concise\nin English"
     assert kb("history", note, "1", "--diff")[1] == "The text is the same.\n"
     kb("history", note, "2", "--restore")
-    assert "Versions deleted: 3" in kb("history", note, "--purge")[1]
+    assert "Deleted 3 versions." in kb("history", note, "--purge")[1]
     assert kb.json("history", note)["total"] == 0
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,23 @@ def test_a_table_wider_than_the_terminal_is_written_row_by_row_with_nothing_cut(
     assert sum(identifier in line for line in lines) == 2
     assert "…" not in terminal.getvalue()
     assert lines[-1].strip() == "status completed  created now"
+
+
+def test_a_long_text_wraps_in_its_column_and_times_are_for_people_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    terminal, pipe = Output(stdout=Terminal()), Output(stdout=io.StringIO())
+    for out in (terminal, pipe):
+        moment = out.when("2026-11-28T06:52:01Z")
+        out.table(("id", "title", "updated"), [[1, "a long title " * 12, moment], [2, "short", moment]])
+    lines = terminal.stdout.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert (max(map(len, lines)) <= 80, len(lines) > 5) == (True, True)
+    assert [line.split()[-2:] for line in lines if "2026" in line] == [["2026-11-28", "06:52"]] * 2
+    assert "2026-11-28T06:52:01Z" in pipe.stdout.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_style_shows_on_a_terminal_only() -> None:

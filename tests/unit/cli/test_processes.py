@@ -122,7 +122,7 @@ def test_doctor_finds_nothing_wrong_with_a_stack_that_runs(stack: Stack, tmp_pat
         KB_MCP_API_KEY=KEY,
     )
     assert done.returncode == Exit.OK, done.stdout
-    assert not any(line.startswith("wrong") for line in done.stdout.splitlines())
+    assert not any(line.startswith("error") for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("path", ["", "/mcp"])

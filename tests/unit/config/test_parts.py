@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from kb_config.parts import PartSettings
 from kb_config.settings import Setting, Settings
 
 
-class Index(Settings, frozen=True, kw_only=True):
+class Index(PartSettings, frozen=True, kw_only=True):
     url: Annotated[str, Setting("INDEX_URL", "the URL of an index")] = ""
 
 
@@ -27,6 +28,11 @@ def test_two_parts_may_have_a_field_of_the_same_name() -> None:
     sources = {row.variable: row.source for row in Engine.describe(environ)}
     assert sources == {"INDEX_URL": "environment", "MODEL_URL": "default"}
     assert Engine.read(environ).of(Index).url == "http://index:1"
+
+
+def test_the_settings_of_one_part_are_never_taken_for_their_base_class() -> None:
+    """A part without settings has those of the base class."""
+    assert type(Engine.read({}).of(PartSettings)) is PartSettings
 
 
 def test_a_part_without_settings_has_its_defaults_and_its_secrets_are_known() -> None:

@@ -19,12 +19,15 @@ from kb_contracts.api.ragler import ENGINE_USER, collection_id
 from kb_contracts.semantics.search import (
     date_window,
     first_collections,
+    headings_of,
     longest_prefix,
+    mark_without_phrase,
     mode_of,
     query_of,
     relaxed,
     source_types,
     vector_result,
+    with_header,
     within_budget,
     without_text,
 )
@@ -193,6 +196,20 @@ def test_tokens_are_counted_only_where_they_are_bounded() -> None:
         raise AssertionError
 
     assert within_budget([result(500)], 1_000, None, never)[1] == 0
+
+
+def test_a_header_row_stands_above_the_text_and_counts_in_the_budget() -> None:
+    """It is left out before the text is cut, and of a location; a phrase may be in it."""
+    row = chunk_with(text="| 1 | 2 |", heading="Fees", table_header="| No | Sum |")
+    assert headings_of(row) == "Fees\n| No | Sum |"
+    assert with_header(row) == "| No | Sum |\n| 1 | 2 |"
+    found = result_with(row, summary_with())
+    assert within_budget([found], len(with_header(row)))[0] == [found]
+    (cut,), _ = within_budget([found], len(with_header(row)) - 1)
+    assert (with_header(cut.chunk), cut.truncated) == ("| 1 | 2 |", False)
+    assert with_header(without_text([found])[0].chunk) == ""
+    mark_without_phrase([found], query_of(SearchRequest(query='"no sum"')))
+    assert found.without_phrase is UNSET
 
 
 def test_a_location_has_no_text_and_keeps_its_place() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,16 @@ def locked(key: Path) -> bytes:
     )
 
 
-def test_it_speaks_tls_1_2_and_later(pair: Pair) -> None:
+def test_both_sides_speak_http_1_1_over_tls_1_2_or_later(pair: Pair) -> None:
     context = Certificate(*pair).context()
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting(pair.certificate).wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server) * 2:
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert client.selected_alpn_protocol() == server.selected_alpn_protocol() == "http/1.1"
 
 
 def test_what_cannot_be_shown_says_which_file_and_why(pair: Pair, tmp_path: Path) -> None:

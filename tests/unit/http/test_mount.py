@@ -12,7 +12,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import NoteRequest, SearchRequest
 from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, Method, of_surface
 from kb_contracts.api.ragler import LIMITS, VectorSearchRequest
-from kb_http.decoding import convert_path, decode_body
+from kb_http.decoding import MAX_VALUES, convert_path, decode_body, holds_too_many_values
 from kb_http.mount import problem_response
 
 
@@ -94,3 +94,8 @@ def test_every_operation_is_in_one_document_and_says_whether_it_changes_anything
         assert entry.mutates == (entry.method is not Method.GET and entry.id not in reading)
     assert LIMITS.keys() == {entry.id for entry in of_surface(ApiSurface.RAGLER) if not entry.mutates}
     assert BY_ID["putCollection"].mutates
+
+
+@pytest.mark.parametrize(("values", "refused"), [(MAX_VALUES, False), (MAX_VALUES + 1, True)])
+def test_the_values_of_a_body_are_counted_outside_of_its_strings(values: int, refused: bool) -> None:
+    assert holds_too_many_values(b'["a,b"' + b",0" * (values - 1) + b"]") is refused

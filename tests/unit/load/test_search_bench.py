@@ -103,9 +103,9 @@ def test_the_exact_answer_is_that_of_the_formula_over_the_texts(
     for number in answering:
         counts, length, vector = passages[number]
         bm25 = 0.0
-        norm = 1.2 * (0.25 + 0.75 * length / average)
+        norm = 1.5 * (0.25 + 0.75 * length / average)
         for term, rarity in weights.items():
-            bm25 += rarity * counts[term] * 2.2 / (counts[term] + norm)
+            bm25 += rarity * counts[term] * 2.5 / (counts[term] + norm)
         cosine, saturation = float(vector @ question.vector), SCORING.saturation * total_weight
         parts = m.Explanation(cosine=cosine, bm25=bm25, weight=SCORING.weight, saturation=saturation)
         scores[number] = explained(parts)

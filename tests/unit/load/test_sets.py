@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.sets import HALVES, Source, plain_ranks, set_of
+import pytest
+
+from bench.sets import HALVES, Source, plain_ranks, set_of, unanswered, whole_set, wilson
 
 SOURCE = Source("stones==1.*", "docs/", ("news",))
 BODY = "Granite is a stone of the quarry. " * 15
@@ -49,3 +51,17 @@ def test_each_question_is_in_one_part_of_the_set_and_is_found_by_its_words(tmp_p
     assert len(asked) == len(set(asked)) == 3
     ranks = [plain_ranks(tmp_path / half, lambda text: [text]) for half in HALVES]
     assert sorted(rank for each in ranks for rank in each.values() if rank) == [1, 2, 2]
+
+
+def test_a_question_is_unanswered_unless_one_document_has_all_its_words(tmp_path: Path) -> None:
+    set_of(SOURCE, FILES).write(tmp_path / "stones")
+    whole_set(tmp_path / "stones", tmp_path / "whole")
+    asked = (tmp_path / "whole" / "queries.jsonl").read_text("utf-8").splitlines()
+    assert sorted(json.loads(line)["text"] for line in asked) == ["Cutting hard stones", "the hard stone"]
+    questions = ["stones of quarries", "gems of quarries", "granite roofs"]
+    assert unanswered(tmp_path / "whole", questions) == ["granite roofs"]
+
+
+def test_rates_have_intervals_by_wilson() -> None:
+    assert wilson(5, 100) == pytest.approx((0.05, 0.0215, 0.1118), abs=1e-4)
+    assert wilson(0, 10)[:2] == (0.0, 0.0)

@@ -135,6 +135,7 @@ def test_a_table_between_tabs_under_the_name_of_an_xls_is_read() -> None:
         (b"<?xml version='1.0'?><a>feldspar</a>", "feldspar"),
         (docx_of([("", "feldspar")]), "feldspar"),
         ("<html><p>feldspar".encode("utf-16"), "feldspar"),
+        (b"digraph { feldspar -> mica }", "digraph { feldspar -> mica }"),
         (b"Date: x\nMIME-Version: 1.0\nContent-Type: text/html\n\n<p>feldspar", "feldspar"),
     ],
 )

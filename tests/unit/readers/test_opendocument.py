@@ -42,6 +42,32 @@ def test_an_odt_keeps_headings_lists_tables_and_notes_in_order() -> None:
     )
 
 
+def test_a_numbered_list_of_an_odt_keeps_its_numbers() -> None:
+    """Also the second list that continues it; a second paragraph of an item has none."""
+
+    def items(*texts: str, more: str = "") -> str:
+        inside = "".join(f"<text:list-item><text:p>{text}</text:p>{more}</text:list-item>" for text in texts)
+        return f"{inside}</text:list>"
+
+    levels = (
+        '<text:list-level-style-number text:level="1" text:num-format="1"/>'
+        '<text:list-level-style-number text:level="2" text:num-format="i" text:start-value="4"/>'
+        '<text:list-level-style-bullet text:level="3"/>'
+    )
+    styles = (
+        f'<office:s {ODF_NAMESPACES}><text:list-style text:name="L">{levels}</text:list-style></office:s>'
+    )
+    body = (
+        f'<text:list text:style-name="L">{items("a", "b")}'
+        f'<text:list text:style-name="L" text:continue-numbering="true">'
+        f"{items('c', more='<text:p>more</text:p><text:list>' + items('d'))}"
+        f'<text:list text:style-name="L"><text:list-item text:start-value="99999999"><text:p>e</text:p>'
+        "</text:list-item></text:list>"
+    )
+    text = only_text(read_odt, odf("text", body, styles=styles))
+    assert text.split("\n\n") == ["1. a", "2. b", "3. c", "  more", "  iv. d", "99999999. e"]
+
+
 def test_an_ods_leaves_out_the_empty_grid_and_repeats_equal_rows() -> None:
     data = odf("spreadsheet", sheet(row("stone"), row("a|b", repeated=2), row(repeated=1_000_000)))
     assert only_text(read_ods, data) == "# Sums\n\n| stone |\n| --- |\n| a\\|b |\n| a\\|b |"

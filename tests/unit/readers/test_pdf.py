@@ -13,7 +13,7 @@ import pytest
 from kb_load.pdf import looping_pdf, pdf_file, pdf_of, pdf_stream
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Limits, PagesCounted, Progress
-from kb_readers.pdf import check_page_tree, read_pdf
+from kb_readers.pdf import check_page_tree, read_pdf, title_of_pdf
 from tests.support.documents import LOCKED_TRAILER, bushy_pdf, large_pdf, sentence_of_page
 from tests.support.reading import refusal
 
@@ -67,6 +67,25 @@ def test_a_page_tree_that_was_mended_is_read() -> None:
     check_page_tree(mended)
     with pytest.raises(ExtractionFailed):
         check_page_tree(mended.replace(b"\n2 0 obj\n<< /Type", b"\n9 0 obj\n<< /Type"))
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "title"),
+    [
+        ("Pump Manual", "# Pumps", "Pump Manual"),
+        ("Microsoft Word - pumps.docx", "# Pumps", "Pumps"),
+        ("odf_rich_cells.odt", "text\n\n# Pumps", "Pumps"),
+        ("Document", "## Pumps\n\ntext", "Pumps"),
+        ("Paper Title (use style: paper title)", "text", "Paper Title (use style: paper title)"),
+        ("Release 23.7.R1", "# Pumps", "Release 23.7.R1"),
+        (None, "text\n\n## Pumps", None),
+        (None, "# Table of Contents\n\nPumps 3", None),
+    ],
+)
+def test_a_declared_title_gives_way_to_a_heading_if_it_is_no_title(
+    declared: str | None, text: str, title: str | None
+) -> None:
+    assert title_of_pdf(declared, text) == title
 
 
 def test_headings_and_title_of_a_pdf_come_from_its_letters() -> None:

@@ -131,6 +131,8 @@ FRENCH = (
         (FRENCH, "cp1252", "windows-1252"),
         (RUSSIAN, "cp1251", "windows-1251"),
         (RUSSIAN, "koi8_r", "koi8-r"),
+        (GERMAN, "utf-16-le", "utf-16le"),
+        (FRENCH, "utf-16-be", "utf-16be"),
     ],
 )
 @pytest.mark.parametrize("fmt", [TEXT, FORMATS["csv"], FORMATS["html"]], ids=lambda fmt: fmt.name)
@@ -151,9 +153,10 @@ async def test_a_certain_encoding_is_detected_and_named(
         GERMAN.encode().replace("ß".encode(), b"\xc3", 1),
         RUSSIAN.encode("cp1251") + b"\x98",
         RUSSIAN.encode("utf-16-le"),
+        bytes([1, 0, 2, 0]) * 100,
         bytes(range(1, 256)) * 2,
     ],
-    ids=["short", "damaged UTF-8", "one wrong byte", "NUL", "noise"],
+    ids=["short", "damaged UTF-8", "one wrong byte", "NUL", "numbers", "noise"],
 )
 async def test_an_uncertain_encoding_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ExtractionFailed) as failed:

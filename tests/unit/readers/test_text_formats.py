@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from codecs import BOM_UTF8
 
 import pytest
 
@@ -61,9 +60,15 @@ def test_hostile_and_damaged_xml_is_refused_with_a_reason(source: str, word: str
     assert word in refusal(read_xml, source.encode()).message
 
 
-def test_a_byte_order_mark_overrides_the_declaration_of_an_xml_file() -> None:
-    data = BOM_UTF8 + '<?xml version="1.0" encoding="windows-1252"?><a>Köln</a>'.encode()
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_overrides_the_declaration_of_an_xml_file(encoding: str) -> None:
+    data = '<?xml version="1.0" encoding="windows-1252"?><a>Köln</a>'.encode(encoding)
     assert only_text(read_xml, data) == "Köln"
+
+
+def test_an_unparsed_entity_of_an_xml_file_is_not_read() -> None:
+    declared = '<!NOTATION tif SYSTEM "viewer"><!ENTITY f1 SYSTEM "/etc/passwd" NDATA tif>'
+    assert only_text(read_xml, f"<!DOCTYPE a [{declared}]><a>Claims</a>".encode()) == "Claims"
 
 
 def notebook(*cells: object, **more: object) -> bytes:

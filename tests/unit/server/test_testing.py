@@ -47,7 +47,7 @@ import pytest
 
 @pytest.mark.parametrize("mcp_mode", ["auto", "legacy", "2026-07-28"])
 def test_it(mcp_client, mcp_server, engine, faults, journal, clock):
-    assert len(mcp_client.tools()) == 9
+    assert "kb_addnote" in {tool.name for tool in mcp_client.tools()}
     assert mcp_client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"] == 1
     assert engine.control.state().status.documents.total == 1
     faults.arm("queue_full", operation="search")

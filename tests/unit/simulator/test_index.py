@@ -56,6 +56,11 @@ def test_a_heading_begins_a_passage_and_names_those_after_it() -> None:
     ]
 
 
+def test_a_passage_within_a_table_has_its_header_row() -> None:
+    pages = [Page(None, "# One\n\n| a | b |\n| - | - |\n" + "| 1 | 2 |\n" * 200)]
+    assert [p.table_header for p in passages(pages, headings=True)] == ["", "", *["| a | b |"] * 2]
+
+
 def test_plain_text_has_no_headings() -> None:
     assert [p.heading for p in passages([Page(None, "# One\n\ntext")], headings=False)] == [None]
 

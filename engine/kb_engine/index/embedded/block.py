@@ -73,7 +73,7 @@ def write_segment(path: Path, parts: Sequence[Rest]) -> None:
     merged = MergedPostings([(block.words.postings(), kept) for block, kept in parts])
     dimensions = parts[0][0].vectors.dimensions
     attributes: dict[str, Attribute] = {
-        "analyser": next((block.analyser for block, _ in parts if block.analyser != ANALYSER), ANALYSER),
+        "analyser": min((block.analyser for block, _ in parts), key=(*EARLIER_ANALYSERS, ANALYSER).index),
         "dimensions": dimensions,
         "longest": max(block.vectors.longest for block, _ in parts),
     }
@@ -106,7 +106,7 @@ def open_segment(path: Path, dimensions: int) -> Block:
     file = ArrayFile(path, KIND, VERSION, _DTYPES)
     arrays = file.arrays
     analyser = file.attributes.get("analyser")
-    if analyser not in {ANALYSER, *EARLIER_ANALYSERS} or file.attributes.get("dimensions") != dimensions:
+    if analyser not in (ANALYSER, *EARLIER_ANALYSERS) or file.attributes.get("dimensions") != dimensions:
         raise UnreadableIndexFile(path, "it was made by another analyser, or holds other vectors")
     rows = len(arrays["chunk_ids"])
     of_rows = [len(arrays[name]) for name in ("scales", "residuals", "lengths")]

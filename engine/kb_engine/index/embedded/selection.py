@@ -23,7 +23,6 @@ from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -44,7 +43,7 @@ from kb_engine.index.embedded.vectors import (
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.score import SLACK, Floats, Formula
-from kb_engine.index.words import ANALYSER, Word, earlier_form, weigh_words
+from kb_engine.index.words import WITHOUT_LANGUAGES, Word, earlier_form, looked_up, weigh_words
 
 Originals = Callable[[Ids], Vectors]
 """Returns the float32 vectors of these chunks, whose ids ascend. Raises `VectorsLost`."""
@@ -185,12 +184,12 @@ class _QueryTerms:
         return held
 
     def _of(self, block: Block) -> Sequence[Terms]:
-        return [self._terms] if block.analyser == ANALYSER else [self._terms, self._earlier]
+        return [self._terms, self._earlier] if block.analyser in WITHOUT_LANGUAGES else [self._terms]
 
     @cached_property
     def _earlier(self) -> Terms:
         """The differing forms of the earlier analysers; the place of a term without one is empty."""
-        known = set(self.texts)
+        known = {"", *self.texts}
         forms = []
         for form in map(earlier_form, self.texts):
             forms.append("" if form in known else form)
@@ -222,7 +221,7 @@ def _word_scores(
     counted: Sequence[Mask | None],
 ) -> WordScores:
     """Compute `Lookup.scores`; the statistics come from the rows in `counted` alone."""
-    texts = list(dict.fromkeys(chain.from_iterable(words)))
+    texts = looked_up(words)
     terms = _QueryTerms(texts)
     known = _statistics(state, terms, counted)
     counts = dict(zip(texts, known.counts.tolist(), strict=True))

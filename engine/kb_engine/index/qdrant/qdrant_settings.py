@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kb_config.parts import PartSettings
 from kb_config.settings import Setting, SettingsError
-from kb_engine.parts import PartSettings
 
 
 class QdrantSettings(PartSettings, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ from kb_engine.index.qdrant.collection import Collection
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark
 from kb_engine.index.qdrant.points import MEANING, WORDS, among, equals, reached, selected, share, term_number
 from kb_engine.index.score import Formula, select
-from kb_engine.index.words import Analyser, weigh_words
+from kb_engine.index.words import Analyser, looked_up, weigh_words
 
 FIRST_DEPTH = 256
 MOST_DEPTH = 1_024
@@ -157,7 +157,7 @@ class Searcher:
         if query.mode == "vector":
             return Question(query, {}, 0.0, conditions, statistics.average)
         words = await asyncio.to_thread(lambda: Analyser().words_of(query.text, query.languages))
-        numbers = {term: term_number(term) for word in words for term in word}
+        numbers = {term: term_number(term) for term in looked_up(words)}
         unknown = [number for number in dict.fromkeys(numbers.values()) if number not in statistics.counts]
         counts = await asyncio.gather(
             *(

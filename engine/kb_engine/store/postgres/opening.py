@@ -10,9 +10,7 @@ import asyncpg
 
 from kb_engine.address import Address
 from kb_engine.embed.context import Passage
-from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Vectors
-from kb_engine.index.words import Analyser
 from kb_engine.store.port import (
     REINDEX_BATCH,
     UNFINISHED,
@@ -30,18 +28,17 @@ from kb_engine.store.port import (
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, rows, value
 from kb_engine.store.postgres.search.building import remove_index
-from kb_engine.store.postgres.transaction import (
-    insert_postings,
-    layout_version,
-    lock_base,
-    set_embedder,
-)
+from kb_engine.store.postgres.search.renewal import renew_one
+from kb_engine.store.postgres.transaction import layout_version, lock_base, set_embedder
 
 WAIT_SECONDS = 15.0
 """Time to wait for the server, in seconds, because an engine may be started together with its database."""
 _AGAIN_SECONDS = 0.25
 _FOR_GOOD = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
+_WITHOUT_LANGUAGE = (
+    "INSERT INTO outdated_words SELECT id FROM documents WHERE language IS NULL ON CONFLICT DO NOTHING"
+)
 _MISSING = (
     "FROM chunks c JOIN documents d ON d.id = c.document_id "
     "WHERE NOT EXISTS (SELECT FROM next_vectors n WHERE n.chunk_id = c.id)"
@@ -163,8 +160,8 @@ async def reindex_postgres(
     """Re-embed all chunks of a base with `embedder` and record it; return the number of chunks. `embed`
     blocks.
 
-    The language of documents without one, as in earlier layouts, is detected as well, and their words are
-    indexed again, one document per transaction.
+    The language of documents without one, as in earlier layouts, is detected as well, and their words and all
+    outdated ones are indexed again, one document per transaction.
 
     Chunks keep their text; a chunk longer than the new embedder's window is embedded in part. `progress` is
     called with the number done and the total.
@@ -187,7 +184,9 @@ async def reindex_postgres(
                 await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
                 await rows(db, "INSERT INTO next_embedder (name, dimensions) VALUES (?, ?)", wanted)
         await _embed_missing(db, embedder, embed, progress)
-        await _find_languages(db)
+        await rows(db, _WITHOUT_LANGUAGE)
+        while await _renewed_one(db):
+            pass
         await remove_index(db)
         while not await _switched(db, address, embedder):
             await _embed_missing(db, embedder, embed, progress)
@@ -219,42 +218,10 @@ async def _embed_missing(
         )
 
 
-async def _find_languages(db: Db) -> None:
-    batch = "SELECT id FROM documents WHERE language IS NULL AND id > ? ORDER BY id LIMIT ?"
-    last = 0
-    while found := await rows(db, batch, (last, REINDEX_BATCH)):
-        for (document_id,) in found:
-            async with db.transaction():
-                await _find_language(db, document_id)
-        last = found[-1][0]
-
-
-async def _find_language(db: Db, document_id: int) -> None:
-    await lock_base(db, shared=True)
-    # It may have been deleted or changed since it was selected.
-    held = "SELECT title FROM documents WHERE id = ? AND language IS NULL FOR UPDATE"
-    if not (found := await rows(db, held, (document_id,))):
-        return
-    sql = "SELECT id, words, heading, text FROM chunks WHERE document_id = ? ORDER BY position"
-    title, chunks = found[0][0], await rows(db, sql, (document_id,))
-    language = await asyncio.to_thread(language_of, title, [text for *_, text in chunks[:PASSAGES]])
-    if language is None:
-        return
-    await rows(db, "UPDATE documents SET language = ? WHERE id = ?", (language, document_id))
-    texts = [(heading, text) for *_, heading, text in chunks]
-    analysed = await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts, language)))
-    ids, before = [row[0] for row in chunks], sum(row[1] for row in chunks)
-    await rows(db, "DELETE FROM postings WHERE chunk_id = ANY (?::bigint[])", (ids,))
-    await insert_postings(db, ids, analysed)
-    lengths = [words.length for words in analysed]
-    await rows(
-        db,
-        "UPDATE chunks c SET words = n.words FROM unnest(?::bigint[], ?::bigint[]) n (id, words) "
-        "WHERE c.id = n.id",
-        (ids, lengths),
-    )
-    more = sum(lengths) - before
-    await rows(db, "UPDATE base SET words = words + ?, generation = generation + 1", (more,))
+async def _renewed_one(db: Db) -> bool:
+    async with db.transaction():
+        await lock_base(db, shared=True)
+        return await renew_one(db)
 
 
 async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from kb_config.parts import PartSettings
 from kb_config.settings import Setting
-from kb_engine.parts import PartSettings
 
 EXACT_BELOW = 20_000
 """Number of chunks from which the HNSW index is built. Comparing as many vectors with a query takes twice the

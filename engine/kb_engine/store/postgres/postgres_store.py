@@ -76,6 +76,7 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.postgres_settings import EXACT_BELOW, LEASE_SECONDS
 from kb_engine.store.postgres.search.building import keep_index
+from kb_engine.store.postgres.search.renewal import keep_words
 from kb_engine.store.postgres.search.hybrid import find_candidates
 from kb_engine.store.postgres.search.words import Words
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
@@ -209,6 +210,8 @@ class PostgresStore(Store):
                 self._connections, self._address, self._search_path, self._exact_below, self._layout
             )
             self._background.append(asyncio.create_task(keeping, name="kb-store-index"))
+            renewing = keep_words(self._connections, self._layout)
+            self._background.append(asyncio.create_task(renewing, name="kb-store-words"))
 
     async def _beat_often(self) -> None:
         while True:
@@ -369,12 +372,12 @@ class PostgresStore(Store):
             self._leases |= write.kept_leases
             self._leases -= write.dropped_leases
             try:
-                await self._report(db, write.events)
+                await self._publish(db, write.events)
             except (*GONE, asyncpg.PostgresError):  # the commit is final
                 db.terminate()
             return answer
 
-    async def _report(self, db: Db, events: Sequence[StoreEvent]) -> None:
+    async def _publish(self, db: Db, events: Sequence[StoreEvent]) -> None:
         """Report events after the commit: a queued job to one engine, any other event to all.
 
         Within the transaction a notification would serialize commits: the server holds a database-wide lock

@@ -411,6 +411,12 @@ UPDATE postings SET term = documents.language || '|' || term
     AND term !~ '^[{_UNSPACED}]|[._:/@+#~ -]';
 """  # noqa: S608
 
+# Documents whose words an earlier analyser made; engines index them again in the background.
+_VERSION_19 = """
+CREATE TABLE outdated_words (document_id bigint PRIMARY KEY);
+INSERT INTO outdated_words SELECT id FROM documents;
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -432,6 +438,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_17,
     # The report of the reading of a file, as JSON; NULL for notes and earlier documents.
     'ALTER TABLE documents ADD COLUMN fidelity text COLLATE "C"',
+    _VERSION_19,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -41,8 +41,8 @@ async def arrive(
     """Insert a document of another base with its uid, version and times, and keep its file `spool`.
 
     Return False, with nothing done, if its uid or content already exists here or its source belongs to
-    another document. `of_the_same` has the uids of the other base: two of its documents may share content or
-    a source here as they do there, after updates and moves.
+    another document. `of_the_same` has the uids of the other base: after updates and moves two of its
+    documents may have equal content or a common source, and keep them here.
     """
     await write.hold_base()
     if await documents.has(write, arrival.uid):

@@ -172,4 +172,7 @@ async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: in
 
 def chunk(row: Row) -> m.Chunk:
     """Build a chunk from a row of `CHUNK_COLUMNS`."""
-    return m.Chunk(**dict(zip(_CHUNK_FIELDS, row, strict=True)))
+    fields = dict(zip(_CHUNK_FIELDS, row, strict=True))
+    heading, _, header = (fields["heading"] or "").partition("\n")
+    fields |= {"heading": heading or None, "table_header": header or msgspec.UNSET}
+    return m.Chunk(**fields)

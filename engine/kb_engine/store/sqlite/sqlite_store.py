@@ -169,7 +169,7 @@ class SqliteStore(Store):
         self._originals = originals
         self._context = context
         self._log_pages = 0
-        self._report: Callable[[StoreEvent], object] = lambda _: None
+        self._publish: Callable[[StoreEvent], object] = lambda _: None
         self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
@@ -214,14 +214,14 @@ class SqliteStore(Store):
     def subscribe(self, callback: StoreEventCallback) -> None:
         """Report queued jobs. There are no changes by other engines: one process owns the base."""
         loop = asyncio.get_running_loop()
-        self._report = lambda event: loop.call_soon_threadsafe(callback, event)
+        self._publish = lambda event: loop.call_soon_threadsafe(callback, event)
 
     async def _close(self) -> None:
         try:
             await self._upkeep.close()
             # If this fails, as on a full disk, `jobs.release` does the same at the next start.
             with suppress(EngineError, apsw.Error):
-                self._report = lambda _: None
+                self._publish = lambda _: None
                 await self._run_write(jobs.hand_back, makes_room=False)
         finally:
             await asyncio.to_thread(self._let_go)
@@ -351,7 +351,7 @@ class SqliteStore(Store):
             raise
         for event in events:
             if event.kind == "queued":
-                self._report(event)
+                self._publish(event)
         self._originals.remove(dropped)
         if self._log_pages >= CHECKPOINT_PAGES:
             # The commit is safe in the log; the checkpoint is retried after the next commit.

@@ -1,14 +1,16 @@
-"""The toolset `kb`: nine tools through which agents use a knowledge base."""
+"""The toolset `kb`: the tools through which agents use a knowledge base."""
 
 from __future__ import annotations
 
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import Toolset
-from kb_server.toolsets import tools_in, where_to_find
+from kb_server.toolsets import tools_of, where_to_find
 from kb_server.toolsets.kb.completion import BaseCompleter
 from kb_server.toolsets.kb.job_resources import BaseResources
 from kb_server.toolsets.kb.prompts import PROMPTS
 from kb_server.toolsets.kb.submissions import submission_tasks
+
+MODULES = ("search", "submissions", "documents", "state")
 
 INSTRUCTIONS = """\
 A knowledge base: documents, notes and memories, searched by words and by meaning. Search with kb_search \
@@ -29,9 +31,7 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base",
         instructions=INSTRUCTIONS,
-        tools=tuple(
-            tool(services) for tool in tools_in(__name__, "search", "submissions", "documents", "state")
-        ),
+        tools=tuple(tool(services) for tool in tools_of(__name__)),
         prompts=PROMPTS,
         resources=BaseResources(services, completer),
         completer=completer,

@@ -17,7 +17,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
 )
 from kb_contracts.semantics.citations import as_line, from_line
-from kb_contracts.semantics.search import longest_prefix
+from kb_contracts.semantics.search import longest_prefix, with_header
 from kb_server import collection_moves, collection_tags
 from kb_server.offers import ResourceLink
 from kb_server.tool import Annotations, Call, ToolError
@@ -199,8 +199,10 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
             document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)
         views = [ChunkView(**msgspec.structs.asdict(chunk)) for chunk in document.chunks]
         # The first chunk is cut rather than left out.
-        chunks = longest_prefix(views, lambda chunk: len(chunk.text), arguments.max_chars) or [
-            msgspec.structs.replace(chunk, text=chunk.text[: arguments.max_chars], truncated=True)
+        chunks = longest_prefix(views, lambda chunk: len(with_header(chunk)), arguments.max_chars) or [
+            msgspec.structs.replace(
+                chunk, text=chunk.text[: arguments.max_chars], table_header=UNSET, truncated=True
+            )
             for chunk in views[:1]
         ]
         following = arguments.chunk_offset + len(chunks)

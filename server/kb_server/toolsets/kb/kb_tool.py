@@ -67,9 +67,7 @@ ANY_METADATA: dict[str, Any] = {
 }
 """The schema of metadata: some clients refuse an object without properties, and without the explicit `true`
 OpenAI's strict mode would allow no other member."""
-Metadata = Annotated[
-    dict[str, Any], Meta(description="any JSON, kept with it", extra_json_schema=ANY_METADATA)
-]
+Metadata = Annotated[dict[str, Any], Meta(description="any JSON", extra_json_schema=ANY_METADATA)]
 WaitSeconds = Annotated[
     float,
     Meta(

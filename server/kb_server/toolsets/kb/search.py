@@ -11,7 +11,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_STATUS, SEARCH
 from kb_contracts.semantics.citations import as_line
 from kb_contracts.semantics.query import SYNTAX, parse_query
-from kb_contracts.semantics.search import within_budget
+from kb_contracts.semantics.search import with_header, within_budget
 from kb_server import collection_moves
 from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
 from kb_server.engine_client.errors import EngineFault
@@ -44,14 +44,14 @@ DESCRIPTION = """\
 Search the knowledge base by words and meaning, before you answer from memory.
 
 The search neither rephrases nor reranks; you do. Query expansion, for complex questions in natural \
-language: write 2-3 variant phrasings (the user's words, a document's terms, narrower or broader), search \
-for each, merge, deduplicate by chunk_id; scores compare between calls. Reranking: ask for the top 10-20, \
-read, reorder by your own judgement.
+language: write 2-3 variant phrasings (the user's words, a document's, narrower, broader), search for \
+each, merge, deduplicate by chunk_id; scores compare between calls. Reranking: ask for the top 10-20, read, \
+reorder by own judgement.
 
 `weak`: nothing matches well, rephrase. "a phrase" in a short query: only passages with it; -word: without. \
 fts_only: exact words. To read on: kb_get. Keep `citation` with each claim: kb_get checks it.
 
-Example: {"query": "pension revaluation", "top": 5}"""
+Example: {"query": "pension revaluation"}"""
 
 
 class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -271,7 +271,7 @@ def _hit(
     """Return a hit; `described` are the documents of earlier hits, whose members are not repeated."""
     chunk, document = result.chunk, result.document
     hit = SearchHit(
-        text=chunk.text,
+        text=with_header(chunk),
         score=result.score,
         chunk_id=chunk.id,
         chunk_index=chunk.index,
@@ -314,7 +314,7 @@ def _describe(hit: SearchHit, document: m.DocumentSummary, most_metadata: int) -
 
 
 def _passages(chunks: list[m.Chunk]) -> list[Passage]:
-    return [Passage(chunk_id=chunk.id, index=chunk.index, text=chunk.text) for chunk in chunks]
+    return [Passage(chunk_id=chunk.id, index=chunk.index, text=with_header(chunk)) for chunk in chunks]
 
 
 def _hint(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from kb_server.services import Services
 from kb_server.tool import Toolset
-from kb_server.toolsets import tools_in
+from kb_server.toolsets import tools_of
 from kb_server.toolsets.knowledge.add import adding_tasks
 from kb_server.toolsets.knowledge.status import canceller
+
+MODULES = ("add", "documents", "status")
 
 INSTRUCTIONS = """\
 A knowledge base of documents, searched by words and by meaning. Search with knowledge-search before \
@@ -22,7 +24,7 @@ def build(services: Services) -> Toolset:
         version="1.0.0",
         title="Knowledge server",
         instructions=INSTRUCTIONS,
-        tools=tuple(tool(services) for tool in tools_in(__name__, "add", "documents", "status")),
+        tools=tuple(tool(services) for tool in tools_of(__name__)),
         tools_list_changed=True,
         prompts_list_changed=False,
         tasks=adding_tasks(services),

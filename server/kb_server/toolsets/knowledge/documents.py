@@ -21,6 +21,7 @@ from kb_contracts.api.operations import (
     ClearQuery,
     DocumentsQuery,
 )
+from kb_contracts.semantics.search import with_header
 from kb_server.tool import EXACT, INVALID, MISSING, WORDS, Annotations, Call, ToolError
 from kb_server.toolsets import quoted
 from kb_server.toolsets.knowledge.files import known
@@ -193,7 +194,7 @@ def _hit(result: m.SearchResult) -> KnowledgeHit:
         filename=name_of(document),
         format=form,
         processing_method=document.extraction_method,
-        chunk_text=result.chunk.text,
+        chunk_text=with_header(result.chunk),
         relevance_score=result.score,
         metadata=ResultMetadata(format=form, page_num=result.chunk.page, date_added=document.created_at),
     )

@@ -31,11 +31,11 @@ async def issues(client: Client) -> list[str]:
     return found
 
 
-async def test_what_is_hurt_and_what_made_room_is_an_issue(
+async def test_damage_and_removals_for_room_are_issues(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = await eventually_async(lambda: issues(client), what="what the scan has found")
-    assert seen == ["Document 7 is hurt: a vector is missing. Stop the engine and run kb check --repair"]
+    assert seen == ["Document 7 is damaged: a vector is missing. Stop the engine and run kb check --repair"]
     store = client.app[ENGINE].store
     monkeypatch.setattr(type(store), "issues", ["The disk was full"])
     assert await issues(client) == ["The disk was full", *seen]

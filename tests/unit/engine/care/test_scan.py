@@ -98,7 +98,7 @@ async def test_what_is_hurt_is_named_and_left(
         assert await scan.look() == []
         hurt(tmp_path, statement)
         (issue,) = await scan.look(hours=7 * 24)
-        assert ("Document 1 is hurt" in issue, what in issue) == (True, True)
+        assert ("Document 1 is damaged" in issue, what in issue) == (True, True)
         logged = [vars(each) for each in caplog.records if each.message == "a document is damaged"]
         assert [each["document"] for each in logged] == [1]
         assert await scan.look() == [issue]
@@ -191,7 +191,7 @@ async def test_a_damaged_file_of_the_index_is_made_anew(
             with file.open("r+b") as content:
                 content.write(b"\xff" * 8)
             (issue,) = await scan.look(hours=7 * 24)
-            assert "1 files of the search index were damaged, and made anew" in issue
+            assert "Damaged files of the search index, rebuilt: 1" in issue
             assert await scan.look(hours=7 * 24) == [issue]
         assert all(is_sound(each) for each in folder.iterdir())
         assert file not in [*folder.iterdir()]
@@ -244,8 +244,8 @@ async def test_twenty_hurt_documents_are_named_and_the_others_counted(
     async with scanning(parts, place, clock) as scan:
         await scan.settled()
         issues = scan.scan.issues
-    assert [issue for issue in issues if "is hurt" in issue] == issues[:named]
+    assert [issue for issue in issues if "is damaged:" in issue] == issues[:named]
     further = (
-        [f"{count - named} more documents are hurt; kb check --repair names them"] if count > named else []
+        [f"More damaged documents: {count - named}. kb check --repair lists them"] if count > named else []
     )
     assert issues[named:] == further

@@ -23,6 +23,11 @@ def test_title_and_headings_stand_above_the_text() -> None:
     assert in_context(Passage("Handbook", None, "Each April."), fits) == "Handbook\nEach April."
 
 
+@pytest.mark.parametrize(("heading", "line"), [("Fees\n| No | Sum |", "Fees > No | Sum"), ("\n| No |", "No")])
+def test_a_header_row_follows_the_headings_on_their_line(heading: str, line: str) -> None:
+    assert in_context(Passage("", heading, "| 1 | 2 |"), fits) == f"{line}\n| 1 | 2 |"
+
+
 @pytest.mark.parametrize(
     "title", ["Bees keep warm", "Bees keep…", "  Bees   keep\nwarm "], ids=["whole", "cut", "blanks"]
 )

@@ -45,6 +45,11 @@ def test_only_what_is_certain_is_kept() -> None:
     assert read(lines) == ["The granite quarry", "opens at seven"]
 
 
+def test_pieces_of_a_row_are_one_line_unless_two_heights_lie_between_them() -> None:
+    assert read([line("Total", 0, 0), line("12.50", 439, 0)]) == ["Total 12.50"]
+    assert read([line("Total", 0, 0), line("12.50", 440, 0)]) == ["Total", "12.50"]
+
+
 def test_columns_are_read_one_after_the_other() -> None:
     rows = range(2, 12)
     page = by_rows([line("Headline", 100, 0, width=700)], column("a", 0, rows), column("b", 440, rows))

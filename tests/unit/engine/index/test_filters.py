@@ -74,14 +74,6 @@ async def test_both_ends_of_a_span_are_inside(base: Base, subtests: pytest.Subte
             assert sorted(await base.titles("x", date_from=begin, date_to=end)) == list(expected)
 
 
-async def test_a_span_may_be_of_the_last_change(base: Base) -> None:
-    base.clock.move(hours=1)
-    await base.store.once(None, documents.add_tags, 1, ["new"], None)
-    since: dict[str, Any] = {"date_from": START + timedelta(hours=3)}
-    assert sorted(await base.titles("x", date_field="updated_at", **since)) == ["1", "4"]
-    assert await base.titles("x", date_field="created_at", **since) == ["4"]
-
-
 async def test_a_further_source_of_a_duplicate_counts_for_the_prefix(base: Base) -> None:
     await base.ingest(new_note("x 1", source_path="/second/1"), prepared("x 1"))
     assert await base.titles("x", source_path_prefix="/second") == ["1"]

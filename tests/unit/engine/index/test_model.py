@@ -23,7 +23,7 @@ TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
 DOCUMENTS = st.lists(
     st.tuples(st.lists(TEXT, min_size=1, max_size=3), st.sets(st.sampled_from("ab"))), min_size=1, max_size=8
 )
-K1, B, K3 = 1.2, 0.75, 8
+K1, B, K3 = 1.5, 0.75, 8
 
 
 class Model:

@@ -131,7 +131,7 @@ ACCOUNTS = "| No | Name | Opening | Closing |\n| --- | --- | --- | --- |\n"
 ROWS = "".join(f"| {number} | Customer {number} | {3 * number} | {5 * number} |\n" for number in range(1, 60))
 
 
-def test_a_passage_within_a_table_has_the_names_of_its_columns_in_its_heading() -> None:
+def test_a_passage_within_a_table_has_the_header_row_below_its_headings() -> None:
     """Also in the chunk where the table ends, but not in the chunk with the names, or after the table."""
     after = "word " * 30
     chunks = chunked(made(f"# Accounts\n\n{ACCOUNTS}{ROWS}\n{after}\n\n## More\n\n{after}"), capacity=200)
@@ -139,17 +139,17 @@ def test_a_passage_within_a_table_has_the_names_of_its_columns_in_its_heading() 
     rows = sum(each.text.startswith("|") for each in chunks)
     assert rows > 8
     assert headings[0] == "Accounts"
-    assert set(headings[1 : rows + 1]) == {"Accounts > No | Name | Opening | Closing"}
+    assert set(headings[1 : rows + 1]) == {"Accounts\n| No | Name | Opening | Closing |"}
     assert headings[rows + 1 :] == ["Accounts", "Accounts > More"]
 
 
 @pytest.mark.parametrize(
     ("header", "heading"),
     [
-        pytest.param("| a\\|b |  | c |", "a\\|b | | c", id="an escaped bar and no name"),
-        pytest.param("a | b", "a | b", id="no bars at the ends"),
+        pytest.param("| a\\|b |  | c |", "\n| a\\|b | | c |", id="an escaped bar and no name"),
+        pytest.param("a | b", "\n| a | b |", id="no bars at the ends"),
         pytest.param("|  |  |", None, id="no names"),
-        pytest.param(f"| {'long ' * 100} | b |", f"{'long ' * 39}long…", id="cut at a bound"),
+        pytest.param(f"| {'long ' * 100} | b |", f"\n| {'long ' * 79}long… |", id="cut at a bound"),
     ],
 )
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
@@ -170,13 +170,13 @@ def test_a_passage_within_a_row_has_the_names_from_its_column_on() -> None:
         assert len(begin) > 3
         for each in begin:
             column = each.text.split()[each.text.startswith("|")].partition("|")[2]
-            assert (each.heading or "").startswith(f"name {column} | ")
+            assert (each.heading or "").startswith(f"\n| name {column} | ")
 
 
 def test_of_a_passage_far_within_a_row_the_columns_are_not_known() -> None:
     text = f"{ACCOUNTS}| {'word ' * 10_000} | last |"
     headings = [each.heading for each in chunked(made(text))]
-    assert headings[1:3] == ["No | Name | Opening | Closing"] * 2
+    assert headings[1:3] == ["\n| No | Name | Opening | Closing |"] * 2
     assert headings[-1] is None
 
 
@@ -184,12 +184,12 @@ def test_each_table_has_names_of_its_own() -> None:
     text = f"{ACCOUNTS}{ROWS}\n| Town | Size |\n| --- | --- |\n{ROWS}"
     chunks = chunked(made(text), capacity=200)
     names = list(dict.fromkeys(each.heading for each in chunks if each.text.startswith("| ")))
-    assert names == [None, "No | Name | Opening | Closing", "Town | Size"]
+    assert names == [None, "\n| No | Name | Opening | Closing |", "\n| Town | Size |"]
 
 
 def test_a_row_of_dashes_is_no_rule_below_another_row() -> None:
     text = f"{ACCOUNTS}| 1 | Customer 1 | 3 | 5 |\n| - | - | - | - |\n{ROWS}"
-    assert chunked(made(text), capacity=200)[-1].heading == "No | Name | Opening | Closing"
+    assert chunked(made(text), capacity=200)[-1].heading == "\n| No | Name | Opening | Closing |"
 
 
 def test_plain_text_has_no_tables() -> None:

@@ -187,9 +187,9 @@ class Vanishing(SqliteStore):
     async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         done = await super().write(operation, *args, **kwargs)
         if operation is jobs.take and done is not None and done.is_duplicate:
-            document_id = await self.read(sources.duplicate_for, done.job)
-            assert document_id is not None
-            await self.once(None, documents.delete, document_id)
+            duplicate = await self.read(sources.duplicate_for, done.job)
+            assert duplicate is not None
+            await self.once(None, documents.delete, duplicate)
         return done
 
 

@@ -14,7 +14,7 @@ from kb_engine.store.clock import stamp
 from kb_engine.store.repository import collections, documents
 from kb_engine.store.sqlite.connection import SqliteRead
 from kb_engine.store.sqlite.schema import migrate
-from tests.support.stores import START, Base, Place, direct, key, new_note, opened, prepared, refused
+from tests.support.stores import START, Base, Place, direct, new_note, opened, prepared, refused
 
 GUIDES = r.collection_id("guides")
 ID = "00000000-0000-4000-8000-000000000000"
@@ -59,11 +59,6 @@ async def test_a_collection_adds_up_its_documents(base: Base) -> None:
     assert (found.id, found.description, found.created_by) == (GUIDES, "", r.ENGINE_USER)
 
 
-async def test_a_mean_is_rounded(base: Base) -> None:
-    await base.note("a b", "c", "d", tags=["collection:guides"])
-    assert (await base.store.read(collections.detail, GUIDES)).statistics.avg_chunk_size == 1.333
-
-
 async def test_another_text_is_counted_anew(base: Base) -> None:
     note = await base.note("a b c", tags=["collection:guides"])
     base.clock.move(hours=1)
@@ -71,17 +66,6 @@ async def test_another_text_is_counted_anew(base: Base) -> None:
     found = await base.store.read(collections.detail, GUIDES)
     assert (found.statistics.total_tokens, found.created_at) == (1, note.created_at)
     assert found.updated_at > note.updated_at
-
-
-async def test_a_collection_goes_with_its_last_document(base: Base) -> None:
-    one = await base.note("1", tags=["collection:guides"])
-    two = await base.note("2", tags=["collection:guides"])
-    await base.store.once(None, documents.delete, one.id)
-    assert await listed(base) == [("guides", GUIDES, 1)]
-    await base.store.once(None, documents.remove_tag, two.id, "collection:guides", None)
-    assert await listed(base) == []
-    for asked in (base.store.read(collections.detail, GUIDES), base.store.read(collections.name_of, GUIDES)):
-        assert (await refused(asked)).code == "collection_not_found"
 
 
 # --- with a description ---------------------------------------------------------------------------
@@ -102,14 +86,6 @@ async def test_a_described_collection_keeps_what_was_said(place: Place) -> None:
     assert found == put_
     assert {name: getattr(found, name) for name in said} == said
     assert found.created_at == found.updated_at == found.statistics.last_published == stamp(START)
-
-
-async def test_a_description_does_not_change_when_a_collection_began(base: Base) -> None:
-    note = await base.note("1", tags=["collection:guides"])
-    base.clock.move(hours=1)
-    found = await put(base, GUIDES, "guides", description="d")
-    assert (found.created_at, found.updated_at) == (note.created_at, stamp(START + timedelta(hours=1)))
-    assert found.statistics.last_published == note.updated_at
 
 
 async def test_every_description_is_later_than_what_was_before(base: Base) -> None:
@@ -192,20 +168,6 @@ async def test_any_name_that_a_tag_carries_is_one(base: Base, name: str) -> None
     assert (await put(base, id_, name, description="d")).chunk_count == 1
     assert await base.store.read(collections.name_of, id_) == name
     assert (await base.store.read(collections.detail, id_)).description == "d"
-
-
-async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
-    first = r.CollectionRequest(name="guides", description="a")
-    answer = await base.store.once(key(), collections.put, ID, first)
-    later = await put(base, ID, "guides", description="b")
-    assert await base.store.once(key(), collections.put, ID, first) == answer
-    assert await base.store.read(collections.detail, ID) == later
-    other = base.store.once(key(fingerprint="other"), collections.put, ID, first)
-    assert (await refused(other)).code == "idempotency_mismatch"
-    assert (
-        await refused(base.store.once(key("k2"), collections.put, GUIDES, first))
-    ).code == "collection_exists"
-    assert await base.store.once(key("k2"), collections.put, ID, first)  # a refused request uses up no key
 
 
 def plan(tmp_path: Path, sql: str, values: Sequence[str]) -> list[str]:

@@ -140,36 +140,6 @@ async def test_documents_are_sorted_both_ways_with_ties_by_id(base: Base) -> Non
 # --- tags
 
 
-async def test_tags_keep_the_order_in_which_they_were_added(base: Base) -> None:
-    """Callers can see which of two tags came last."""
-    document = await base.note("a", tags=["z", "b"])
-    changed = await base.store.once(None, documents.add_tags, document.id, ["c", "a"], None)
-    assert changed.tags == ["z", "b", "c", "a"]
-
-
-async def test_adding_a_tag_raises_version_and_time(base: Base) -> None:
-    document = await base.note("a")
-    changed = await base.store.once(None, documents.add_tags, document.uid, ["t"], document.version)
-    assert (changed.version, changed.tags) == (2, ["t"])
-    assert changed.updated_at > document.updated_at
-    assert changed.created_at == document.created_at
-
-
-async def test_adding_nothing_new_changes_nothing(base: Base) -> None:
-    document = await base.note("a", tags=["t"])
-    changed = await base.store.once(None, documents.add_tags, document.id, ["t"], None)
-    assert (changed.version, changed.updated_at) == (document.version, document.updated_at)
-
-
-async def test_a_tag_is_removed_once(base: Base) -> None:
-    document = await base.note("a", tags=["t", "u"])
-    changed = await base.store.once(None, documents.remove_tag, document.id, "t", 1)
-    assert (changed.tags, changed.version) == (["u"], 2)
-    assert (
-        await refused(base.store.once(None, documents.remove_tag, document.id, "t", None))
-    ).code == "tag_not_found"
-
-
 async def test_a_stale_version_is_refused_with_the_current_one(base: Base) -> None:
     document = await base.note("a", tags=["t"])
     await base.store.once(None, documents.add_tags, document.id, ["u"], None)
@@ -292,21 +262,8 @@ async def test_the_counts_tell_what_is_there(base: Base) -> None:
     assert counts.last_updated == "2026-03-01T12:00:09.000000Z"
 
 
-async def test_an_empty_base_counts_nothing(base: Base) -> None:
-    counts = await base.store.read(state.counts)
-    assert (counts.documents.total, counts.chunks, counts.last_updated) == (0, 0, None)
-
-
 async def again(base: Base, text: str, **changes: object) -> m.Job:
     return await base.ingest(new_note(text, **changes), prepared(text))
-
-
-async def test_the_same_text_twice_is_one_document(base: Base) -> None:
-    document = await base.note("same")
-    job = await again(base, "same")
-    assert (job.document_id, job.document_uid, job.deduplicated) == (document.id, document.uid, True)
-    assert (await all_documents(base)).total == 1
-    assert (await base.find("same")).total == 1
 
 
 async def test_the_text_of_a_note_may_end_in_other_white_space(base: Base) -> None:
@@ -326,42 +283,6 @@ async def test_a_duplicate_that_says_nothing_new_changes_nothing(base: Base) -> 
     document = await base.note("same", tags=["t"], source_path="/a")
     await again(base, "same", tags=["t"], source_path="/a")
     assert (await base.detail(document.id)).version == document.version
-
-
-async def test_a_duplicate_brings_its_tags_and_its_source(base: Base) -> None:
-    document = await base.note("same", tags=["a"], source_path="/first")
-    await again(base, "same", tags=["b", "a"], source_path="/second")
-    standing = await base.detail(document.id)
-    assert (standing.tags, standing.source_path) == (["a", "b"], "/first")
-    assert standing.source_paths == ["/first", "/second"]
-    assert (standing.version, standing.updated_at > document.updated_at) == (2, True)
-    assert [one.id for one in (await all_documents(base, source_path="/second")).documents] == [document.id]
-
-
-@pytest.mark.parametrize(
-    ("standing", "submitted", "united"),
-    [
-        (["collection:a"], ["collection:b", "t"], ["collection:a", "t"]),
-        ([], ["collection:b", "collection:c"], ["collection:b"]),
-    ],
-)
-async def test_uniting_tags_never_gives_a_second_collection(
-    base: Base, standing: list[str], submitted: list[str], united: list[str]
-) -> None:
-    document = await base.note("same", tags=standing)
-    await again(base, "same", tags=submitted)
-    assert (await base.detail(document.id)).tags == united
-
-
-@pytest.mark.parametrize(
-    "other",
-    [new_note("same", dedup_scope="elsewhere"), new_note("different"), new_file("same")],
-    ids=["another scope", "another text", "another kind"],
-)
-async def test_what_differs_is_another_document(base: Base, other: object) -> None:
-    await base.note("same")
-    job = await base.ingest(other, prepared("same"))  # type: ignore[arg-type]
-    assert (job.deduplicated, job.document_id) == (False, 2)
 
 
 async def test_forced_ocr_is_a_duplicate_of_what_was_read_by_ocr(base: Base) -> None:
@@ -403,13 +324,6 @@ async def test_a_document_taken_out_of_a_second_collection_is_the_duplicate_in_t
         assert (await again(base, "same", **scope)).document_id == standing.id
 
 
-async def test_a_duplicate_is_foreseen_as_the_commit_will_see_it(base: Base) -> None:
-    """The worker can then skip the job's work."""
-    document = await base.note("same")
-    assert await base.store.read(sources.duplicate_of, new_note("same")) == document.id
-    assert await base.store.read(sources.duplicate_of, new_note("same", dedup_scope="x")) is None
-
-
 async def test_a_duplicate_is_committed_without_being_prepared(base: Base) -> None:
     document = await base.note("same", tags=["a"])
     leased = await base.lease(new_note("same", tags=["b"], source_path="/second"))
@@ -440,13 +354,6 @@ async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Bas
     await base.store.once(None, jobs.cancel, leased.job.id)
     assert await base.store.write(documents.commit_duplicate, leased) is None
     assert (await base.detail(document.id)).tags == []
-
-
-async def test_a_replaced_note_is_no_longer_its_old_text_but_its_new_one(base: Base) -> None:
-    document = await base.note("old")
-    await base.update(document.id, "new", prepared("new"), version=1)
-    assert (await again(base, "new")).document_id == document.id
-    assert (await again(base, "old")).deduplicated is False
 
 
 async def test_a_preparation_that_does_not_fit_stores_nothing(base: Base) -> None:

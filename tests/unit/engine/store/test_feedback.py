@@ -8,8 +8,8 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.feedback import Votes
-from kb_engine.store.repository import documents, feedback
-from tests.support.stores import Base, key, opened, refused
+from kb_engine.store.repository import feedback
+from tests.support.stores import Base, opened
 
 
 async def give(base: Base, document: int | str, voice: str, signal: m.Signal) -> m.Feedback:
@@ -34,39 +34,6 @@ async def test_a_voice_counts_once_a_document(base: Base) -> None:
         two.id: Votes(voices=1, clicked=1),
     }
     assert await base.count("feedback") == 3
-
-
-async def test_nobody_has_spoken_of_what_was_not_asked_about(base: Base) -> None:
-    assert await votes(base) == {}
-
-
-async def test_an_unknown_document_has_no_voices(base: Base) -> None:
-    assert (await refused(give(base, 7, "ann", "useful"))).code == "document_not_found"
-    assert await base.count("feedback") == 0
-
-
-async def test_feedback_is_no_change_of_a_document(base: Base) -> None:
-    before = await base.detail((await base.note("a")).id)
-    base.clock.move(days=1)
-    await give(base, before.id, "ann", "useful")
-    assert await base.detail(before.id) == before
-
-
-async def test_feedback_goes_with_its_document_and_with_all(base: Base) -> None:
-    one, two = await base.note("a"), await base.note("b")
-    for document in (one, two):
-        await give(base, document.id, "ann", "useful")
-    await base.store.write(documents.delete, one.id)
-    assert await base.count("feedback") == 1
-    await base.store.write(documents.clear)
-    assert await base.count("feedback") == 0
-
-
-async def test_feedback_under_a_key_is_given_once(base: Base) -> None:
-    document = await base.note("a")
-    first = await base.store.once(key(), feedback.give, document.id, "ann", "useful")
-    await give(base, document.id, "bob", "useful")
-    assert await base.store.once(key(), feedback.give, document.id, "ann", "useful") == first
 
 
 async def test_many_voices_at_once_are_all_counted(base: Base) -> None:

@@ -11,7 +11,7 @@ import pytest
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.clock import seconds_between, stamp
 from kb_engine.store.port import Bounds, NewJob
-from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.jobs import rests_until
 from kb_engine.turns import SHORT_BYTES
 from tests.support.contract_objects import job_error
@@ -20,9 +20,7 @@ from tests.support.stores import (
     Base,
     Place,
     TestClock,
-    all_documents,
     died,
-    key,
     new_file,
     new_note,
     opened,
@@ -84,40 +82,6 @@ async def test_a_committed_job_names_its_document(base: Base) -> None:
     assert job.finished_at == "2026-03-01T12:00:05.000000Z"
 
 
-async def test_a_failed_job_keeps_its_error_and_the_step_it_reached(base: Base) -> None:
-    leased = await base.lease(new_file("a"))
-    await base.store.write(jobs.report, leased.lease, leased.job.id, "extracting", 0, 3)
-    assert await base.store.write(jobs.fail, leased.lease, leased.job.id, ERROR)
-    job = await base.store.read(jobs.find, leased.job.id)
-    assert (job.status, job.error, job.step) == ("failed", ERROR, "extracting")
-
-
-async def test_a_queued_job_can_be_cancelled_and_is_never_taken(base: Base) -> None:
-    accepted = await base.accept(new_note("a"))
-    assert (await base.store.once(None, jobs.cancel, accepted.id)).status == "cancelled"
-    assert await base.store.write(jobs.take, "L") is None
-
-
-async def test_cancelling_a_running_job_voids_its_lease(base: Base) -> None:
-    leased = await base.lease(new_note("a"))
-    assert (await base.store.once(None, jobs.cancel, leased.job.id)).status == "cancelled"
-    assert not await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 2)
-    assert await base.commit(leased, prepared("a")) is None
-    assert not await base.store.write(jobs.fail, leased.lease, leased.job.id, ERROR)
-    assert (await all_documents(base)).total == 0
-
-
-async def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
-    job = await base.ingest(new_note("a"), prepared("a"))
-    error = await refused(base.store.once(None, jobs.cancel, job.id))
-    assert (error.code, "completed" in error.detail) == ("job_finished", True)
-
-
-async def test_an_unknown_job_is_not_found(base: Base) -> None:
-    for call in (base.store.read(jobs.find, "nobody"), base.store.once(None, jobs.cancel, "nobody")):
-        assert (await refused(call)).code == "job_not_found"
-
-
 async def test_too_many_waiting_jobs_are_refused_until_one_is_taken(base: Base) -> None:
     for number in range(MAX_QUEUED):
         await base.accept(new_note(str(number)))
@@ -125,15 +89,6 @@ async def test_too_many_waiting_jobs_are_refused_until_one_is_taken(base: Base) 
     assert (error.code, error.members["retry_after"] > 0) == ("queue_full", True)
     await base.store.write(jobs.take, "L")
     await base.accept(new_note("more"))
-
-
-async def test_jobs_are_listed_newest_first_by_page_and_status(base: Base) -> None:
-    ids = [(await base.accept(new_note(str(number)))).id for number in range(4)]
-    await base.store.once(None, jobs.cancel, ids[0])
-    page = await base.store.read(jobs.page, None, 2, 1)
-    assert ([job.id for job in page.jobs], page.total) == ([ids[2], ids[1]], 4)
-    queued = await base.store.read(jobs.page, "queued", 10, 0)
-    assert ([job.id for job in queued.jobs], queued.total) == (ids[:0:-1], 3)
 
 
 async def test_the_spool_files_of_open_jobs_are_needed(base: Base) -> None:
@@ -237,14 +192,6 @@ async def test_a_failed_job_is_queued_again_as_it_was_sent(base: Base) -> None:
     done = await base.commit(leased, prepared("a"))
     assert done is not None
     assert done.status == "completed"
-
-
-async def test_a_retried_retry_queues_once(base: Base) -> None:
-    job_id = await failed(base, new_note("a"))
-    first = await base.store.once(key(), jobs.retry, job_id)
-    assert await base.store.write(jobs.take, "L2") is not None
-    assert await base.store.once(key(), jobs.retry, job_id) == first
-    assert (await base.store.read(state.counts)).queue.queued == 0
 
 
 async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:

@@ -25,7 +25,8 @@ from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
 from kb_engine.store.postgres.postgres_store import open_postgres
 from kb_engine.store.repository.content import passages_hash
-from tests.support.postgres import PASSWORD, Database, new_database
+from tests.support.eventually import eventually_async
+from tests.support.postgres import PASSWORD, Database, give_back, new_database
 from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, visit
 
 pytestmark = pytest.mark.process
@@ -37,6 +38,33 @@ UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
 def shortened(made: Prepared, dimensions: int) -> Prepared:
     """The same chunks from an embedder with shorter vectors."""
     return replace(made, vectors=made.vectors[:, :dimensions])
+
+
+async def test_words_of_an_earlier_analyser_are_indexed_again_while_the_engine_runs() -> None:
+    """Documents without a language are given theirs."""
+    place = await new_database()
+    async with opened(place) as base:
+        text = "Die Häuser wurden alle im letzten Jahr verkauft."
+        await base.ingest(new_note(text, title="Häuser"), prepared(text, title="Häuser", language="de"))
+        made = "SELECT string_agg(postings::text, ' ' ORDER BY term COLLATE \"C\") FROM postings"
+        terms, words = await place.value(made), await place.value("SELECT words FROM totals")
+        language = await place.value("SELECT language FROM documents")
+    assert "^de|haus" in terms
+    assert language == "de"
+    await place.execute(
+        "DELETE FROM postings WHERE term LIKE '^%'; UPDATE chunks SET words = words + 1; "
+        "UPDATE base SET words = words + 1; UPDATE documents SET language = NULL; "
+        "INSERT INTO outdated_words VALUES (1), (99)"
+    )
+    async with opened(place) as base:
+        base.store.subscribe(lambda _event: None)
+        left = "SELECT count(*) FROM outdated_words"
+        await eventually_async(lambda: place.value(left), lambda count: count == 0, what="the renewal")
+        assert await base.titles("Haus") == ["Häuser"]
+    assert await place.value(made) == terms
+    assert await place.value("SELECT words FROM totals") == words
+    assert await place.value("SELECT language FROM documents") == language
+    give_back(place)
 
 
 async def test_engines_that_start_together_make_one_base() -> None:

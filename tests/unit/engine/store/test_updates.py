@@ -16,7 +16,7 @@ from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, state, updates
 from kb_engine.store.repository.transaction import answer_to
 from tests.support.contract_objects import job_error
-from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared, refused
+from tests.support.stores import Base, Place, died, key, opened, prepared, refused
 
 
 @pytest.fixture
@@ -94,6 +94,16 @@ async def test_a_title_alone_keeps_the_text(base: Base) -> None:
     assert (document.title, text, document.version) == ("Given", "old", 2)
 
 
+async def test_a_note_named_for_the_subject_ranks_above_one_that_repeats_it(base: Base) -> None:
+    """A new title counts at once, and the old one no longer."""
+    await base.note("tides, tides, tides and tides", title="Walks")
+    await base.note("the sea in the evening", title="Evenings")
+    for title, expected in (("Tides", ["Tides", "Walks"]), ("Evenings", ["Walks"])):
+        await accept(base, key(title), 3, text=None, title=title)
+        await base.commit(await base.take("lease"), prepared("the sea in the evening", title=title))
+        assert await base.titles("tides") == expected
+
+
 async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
     """The job may be queued or running; another request with the key is refused."""
     job = await accept(base, key())
@@ -113,41 +123,12 @@ async def test_the_same_update_under_another_key_joins_it(base: Base) -> None:
     assert (await accept(base, key("three"))).id != job.id  # it has ended, so this is a new request
 
 
-async def test_only_the_last_update_is_joined(base: Base) -> None:
-    """Otherwise the text between would win."""
-    first = await accept(base, key("1"))
-    second = await accept(base, key("2"), text="other")
-    third = await accept(base, key("3"))
-    assert len({first.id, second.id, third.id}) == 3
-
-
-@pytest.mark.parametrize("patch", [{"title": "t"}, {"expected_version": 1}, {"text": None, "title": "t"}])
-async def test_what_differs_is_not_joined(base: Base, patch: dict[str, Any]) -> None:
-    job = await accept(base, key("1"))
-    assert (await accept(base, key("2"), **patch)).id != job.id
-
-
 async def test_many_at_once_are_one(base: Base) -> None:
     wanted = m.NotePatch(text="new")
     done = await asyncio.gather(*(base.store.write(updates.accept, 1, wanted, key(str(n))) for n in range(8)))
     assert len({job.id for job in done}) == 1
     await finish(base, done[0])
     assert len({await base.store.read(answer_to, key(str(n))) for n in range(8)}) == 1
-
-
-async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
-    """The later one is not leased while the earlier one runs; other jobs are."""
-    first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
-    leased = await base.take("lease")
-    assert leased.job.id == first.id
-    assert await base.store.write(jobs.take, "lease") is None
-    note = await base.accept(new_note("another"))
-    taken = await base.store.write(jobs.take, "another lease")
-    assert taken.job.id == note.id
-    await base.commit(leased, prepared("a"))
-    await finish(base, second)
-    assert (await base.store.read(documents.note, 1))[1] == "b"
-    assert (await base.detail(1)).version == 3
 
 
 async def test_updates_of_two_notes_do_not_wait_for_each_other(base: Base) -> None:
@@ -196,20 +177,6 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
     assert (await accept(base, key(), expected_version=2)).id != leased.job.id
 
 
-async def test_an_update_of_what_is_deleted_fails(base: Base) -> None:
-    await accept(base)
-    await base.store.once(None, documents.delete, 1)
-    leased = await base.take("lease")
-    assert (await refused(base.commit(leased, prepared("new")))).code == "document_not_found"
-
-
-async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
-    await base.ingest(new_file("a"), prepared("a"))
-    assert (await refused(accept(base, document_id=2))).code == "not_a_note"
-    assert (await refused(accept(base, document_id=3))).code == "document_not_found"
-    assert (await base.store.read(state.counts)).queue.queued == 0
-
-
 async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
     """A request with a known job gets it."""
     refusal = EngineError("embedder_unavailable", "It is away.")
@@ -217,12 +184,6 @@ async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
     job = await accept(base, key())
     for same in (key(), key("another")):
         assert (await accept(base, same, refusal=refusal)).id == job.id
-
-
-async def test_clearing_cancels_updates(base: Base) -> None:
-    await accept(base)
-    assert (await base.store.once(None, documents.clear)).jobs_cancelled == 1
-    assert await base.store.write(jobs.take, "lease") is None
 
 
 async def test_an_update_survives_a_crash(place: Place, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from tests.support.stores import (
     TestClock,
     died,
     direct,
-    key,
     meaning,
     new_file,
     new_note,
@@ -190,14 +189,6 @@ async def test_a_removal_is_kept_or_has_not_been_where_the_engine_died(base: Bas
     async with opened(place) as after:
         await after.store.write(arrivals.restore, note.id, 1, None)
         assert await after.titles("granite") == [note.title]
-
-
-async def test_a_retried_restore_is_answered_as_before(base: Base) -> None:
-    note, once = await base.note("granite"), key("restore")
-    await base.store.write(documents.delete, note.id)
-    first = await base.store.once(once, arrivals.restore, note.id, 1, None)
-    await base.store.write(documents.delete, note.id, purge=True)
-    assert await base.store.once(once, arrivals.restore, note.id, 1, None) == first
 
 
 async def test_a_version_whose_vectors_are_gone_is_restored_with_others(base: Base) -> None:

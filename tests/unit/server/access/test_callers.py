@@ -12,9 +12,6 @@ from kb_contracts.access.keys import KeyRing, Quotas
 from kb_contracts.access.reach import RIGHTS, Access
 from kb_server.access.grants import EVERYBODY, Callers, Grant, grant_of
 from kb_server.access.quotas import FileMeter
-from kb_server.services import Services
-from kb_server.settings import ServerSettings
-from kb_server.toolsets import TOOLSETS, build_toolset
 from mcp_aiohttp.protocol.caller import NOBODY, Identity, TokenRefused
 
 
@@ -87,26 +84,6 @@ def test_what_messages_call_it_depends_on_what_there_is(file: KeyFile) -> None:
 def test_whoever_the_hosting_does_not_know_further_may_everything() -> None:
     assert grant_of(NOBODY) is EVERYBODY
     assert grant_of(Identity("key")) == Grant(Access("key"))
-
-
-# The right of each tool that needs more than reading.
-_NEEDS = {
-    "write": {
-        "kb_addnote", "kb_update_note", "kb_upload_start", "kb_upload_chunk", "kb_upload_finish",
-        "kb_move", "kb_edit_note", "kb_restore", "kb_set_metadata", "kb_feedback", "kb_cancel_job",
-        "kb_retry_job", "kb_upload_abort", "knowledge-add",
-    },
-    "delete": {"kb_delete", "knowledge-remove"},
-    "administer": {"knowledge-clear"},
-}  # fmt: skip
-
-
-async def test_every_tool_has_its_right(tmp_path: Path) -> None:
-    async with Services(ServerSettings(home=tmp_path, text_file=str(__file__))) as services:
-        tools = [tool for name in TOOLSETS for tool in build_toolset(name, services).tools]
-    for right in ("write", "delete", "administer"):
-        assert {tool.name for tool in tools if tool.needed_right == right} == _NEEDS[right]
-    assert all(tool.annotations.read_only for tool in tools if tool.needed_right == "read")
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from mcp_aiohttp.authentication import (
     ProtectedResource,
     SingleKey,
     TokenCheck,
+    TrustedProxies,
     WrongTokens,
     credential,
 )
 from mcp_aiohttp.protocol.caller import Identity, TokenRefused
 from mcp_aiohttp.protocol.jsonrpc import Refusal
-from mcp_aiohttp.proxies import TrustedProxies
 
 KEY = "a-secret-key"
 

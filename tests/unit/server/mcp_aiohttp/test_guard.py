@@ -15,10 +15,10 @@ from multidict import CIMultiDict
 
 from kb_config.settings import SettingsError
 from kb_server.settings import ServerSettings
+from mcp_aiohttp.authentication import TrustedProxies
 from mcp_aiohttp.guard import OriginCheck
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.jsonrpc import Refusal
-from mcp_aiohttp.proxies import TrustedProxies
 
 PROXIES = TrustedProxies(["10.0.0.0/8", "127.0.0.1", "fd00::/8"])
 

@@ -11,20 +11,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from kb_server.toolsets import TOOLSETS, build_toolset
-
-READ_ONLY = {
-    "kb": {"kb_search", "kb_get", "kb_status", "kb_jobs"},
-    "kb-extra": {"kb_tags", "kb_history"},
-    "chatgpt": {"search", "fetch"},
-    "knowledge": {"knowledge-search", "knowledge-show", "knowledge-status", "knowledge-task-status"},
-    "ragler": {"search_knowledge", "list_collections", "get_collection_info"},
-    "textfile": {"get_kb_info", "get_kb_content"},
-}
-DESTRUCTIVE = {
-    "kb": {"kb_update_note"},
-    "kb-extra": {"kb_delete", "kb_cancel_job", "kb_upload_abort"},
-    "knowledge": {"knowledge-remove", "knowledge-clear"},
-}
+from tests.support.tool_table import TOOLS
 
 
 @pytest.fixture(params=TOOLSETS)
@@ -57,13 +44,12 @@ def test_the_class_of_a_tool_is_its_name(toolset: Toolset) -> None:
         assert type(tool).__name__ == words + "Tool"
 
 
-def test_reading_tools_and_those_that_remove_say_so(toolset: Toolset) -> None:
+def test_the_tools_of_a_toolset_are_as_listed_and_those_that_read_or_remove_say_so(toolset: Toolset) -> None:
     """Clients call read-only tools without asking; tools that replace or remove are marked."""
-    hints = {tool.name: tool.annotations for tool in toolset.tools}
-    reading, removing = READ_ONLY[toolset.name], DESTRUCTIVE.get(toolset.name, set())
-    assert all(hints[name].read_only for name in reading)
-    assert all(hints[name].destructive for name in removing)
-    assert not any(each.read_only and each.destructive for each in hints.values())
-    if toolset.name != "kb-extra":  # grows over time
-        assert {name for name in hints if hints[name].read_only} == reading
-        assert {name for name in hints if hints[name].destructive} == removing
+    assert {
+        tool.name: (tool.needed_right, tool.annotations.read_only, tool.annotations.destructive)
+        for tool in toolset.tools
+    } == {
+        name: (row.right, row.right == "read", row.destructive) for name, row in TOOLS[toolset.name].items()
+    }
+    assert [tool.name for tool in toolset.tools] == list(TOOLS[toolset.name])

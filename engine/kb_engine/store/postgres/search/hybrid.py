@@ -20,11 +20,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from kb_engine.index.port import Candidate, Candidates, IndexQuery
 from kb_engine.index.score import K1, Formula
-from kb_engine.index.words import Analyser, Word, weigh_words
+from kb_engine.index.words import Analyser, Word, looked_up, weigh_words
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db
 from kb_engine.store.postgres.search.exact import any_holds, score_all, score_few, score_some
@@ -56,7 +55,7 @@ async def find_candidates(
     known: list[Known] = []
     if query.mode != "vector":
         found = await asyncio.to_thread(lambda: Analyser().words_of(query.text, state.languages))
-        known = await words.known(db, list(dict.fromkeys(chain.from_iterable(found))), extent)
+        known = await words.known(db, looked_up(found), extent)
         if not found and query.mode == "hybrid":
             query = replace(query, mode="vector")
     few = extent.left <= FEW_CHUNKS

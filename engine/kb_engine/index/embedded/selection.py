@@ -39,6 +39,7 @@ from kb_engine.index.embedded.vectors import (
     Rows,
     Scan,
     Scanned,
+    Turn,
     quantise_query,
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
@@ -132,7 +133,13 @@ class Lookup:
             counted = [part.allowed(self._readable) for part in self.state.parts]
         return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
 
-    def best(self, query: IndexQuery, originals: Originals, scanner: Executor | None = None) -> Candidates:
+    def best(
+        self,
+        query: IndexQuery,
+        originals: Originals,
+        scanner: Executor | None = None,
+        turn: Turn | None = None,
+    ) -> Candidates:
         """Return the best chunks by the exact score, best first.
 
         `originals` reads the vectors of this state of the base. `scanner` runs the vector comparison while
@@ -142,7 +149,7 @@ class Lookup:
             if query.mode == "fts":
                 return Candidates((), 0)
             query = replace(query, mode="vector")
-        return select(self._segments, lambda: self.scores, query, originals, scanner)
+        return select(self._segments, lambda: self.scores, query, originals, scanner, turn=turn)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,6 +272,7 @@ def select(
     originals: Originals,
     scanner: Executor | None = None,
     recount: int = RECOUNT_ROWS,
+    turn: Turn | None = None,
 ) -> Candidates:
     """Return the `query.top` best rows of all segments, ties by chunk id.
 
@@ -274,8 +282,8 @@ def select(
     vector = None
     if query.mode != "fts":
         assert query.vector is not None, "the mode needs one"
-        vector = quantise_query(query.vector)
-    with Scan([(each.vectors, each.allowed) for each in segments], vector, scanner) as scan:
+        vector = (turn and turn.query) or quantise_query(query.vector)
+    with Scan([(each.vectors, each.allowed) for each in segments], vector, scanner, turn) as scan:
         search = _Search(
             segments, vector, None if query.mode == "vector" else words(), query, originals, recount
         )

@@ -32,7 +32,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_contracts.semantics.documents import text_digest, title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
-from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
+from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
@@ -178,12 +178,13 @@ class Workers:
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
+        latest = _LatestProgress()
         try:
             if not await self._closed_as_duplicate(leased):
-                async with self._progress(leased) as progress:
+                async with self._progress(leased, latest) as progress:
                     prepared = await self._prepare(leased, progress)
                 job = await self._retry_while_not_ready(
-                    lambda: self._store.write(documents.commit, leased, prepared)
+                    lambda: self._store.write(documents.commit, leased, prepared, latest.progress)
                 )
                 logger.info(
                     "job abandoned" if job is None else "job completed",
@@ -202,14 +203,13 @@ class Workers:
             )
             return changed
         except ExtractionFailed as error:
-            await self._fail(leased, error.code, error.message)
+            await self._fail(leased, error.code, error.message, latest)
         except EngineError as error:
-            await self._fail(leased, error.code, error.detail)
+            await self._fail(leased, error.code, error.detail, latest)
         except Exception:  # boundary: a fault in one job must not end the worker
             logger.exception("job failed", extra={"job": leased.job.id})
-            await self._fail(
-                leased, "internal", "The engine failed on this; its log says why. Submit it again."
-            )
+            message = "The engine failed on this; its log says why. Submit it again."
+            await self._fail(leased, "internal", message, latest)
         return False
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
@@ -261,13 +261,12 @@ class Workers:
             )
 
     @asynccontextmanager
-    async def _progress(self, leased: LeasedJob) -> AsyncIterator[Progress]:
+    async def _progress(self, leased: LeasedJob, latest: _LatestProgress) -> AsyncIterator[Progress]:
         """Yield a function that reports progress, which raises LeaseVoid once the lease is lost.
 
-        Each report is a transaction. The latest progress is reported a few times a second, and that of a job
-        which ends at once not at all.
+        Each report is a transaction. The latest progress is reported a few times a second; the end of the job
+        records the last one.
         """
-        latest: tuple[str, int, int] = ("", 0, 0)
         noted = asyncio.Event()
 
         async def write_often() -> None:
@@ -275,17 +274,17 @@ class Workers:
                 await asyncio.sleep(_REPORT_SECONDS)
                 await noted.wait()
                 noted.clear()
-                now = latest
+                assert latest.progress is not None
+                now = latest.progress
                 if not await self._retry_while_not_ready(
-                    lambda: self._store.write(jobs.report, leased.lease, leased.job.id, *now)  # noqa: B023
+                    lambda: self._store.write(jobs.report, leased.lease, leased.job.id, now)  # noqa: B023
                 ):
                     raise LeaseVoid
 
         async def report(step: str, done: int, total: int) -> None:
-            nonlocal latest
             if writing.done():
                 await writing
-            latest = (step, done, total)
+            latest.progress = JobProgress(step, done, total)
             noted.set()
 
         writing = asyncio.create_task(write_often(), name=f"progress-{leased.job.id}")
@@ -307,17 +306,16 @@ class Workers:
                 logger.warning("the store is not ready", extra={"detail": error.detail})
             await self._pause(_STORE_SECONDS)
 
-    async def _fail(self, leased: LeasedJob, code: str, message: str) -> None:
+    async def _fail(self, leased: LeasedJob, code: str, message: str, latest: _LatestProgress) -> None:
         """Mark the job as failed, retrying until the store accepts it: a full disk refuses even that."""
         while True:
             try:
-                await self._store.write(
-                    jobs.fail, leased.lease, leased.job.id, m.JobError(code=code, message=message)
-                )
-            except EngineError as error:
+                error = m.JobError(code=code, message=message)
+                await self._store.write(jobs.fail, leased.lease, leased.job.id, error, latest.progress)
+            except EngineError as refused:
                 logger.error(
                     "a failed job cannot be marked as failed",
-                    extra={"job": leased.job.id, "code": error.code},
+                    extra={"job": leased.job.id, "code": refused.code},
                 )
                 await self._pause(_RETRY_SECONDS)
             else:
@@ -410,6 +408,13 @@ class StoreEventHandler:
         task = asyncio.ensure_future(stopping)
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
+
+
+@dataclass
+class _LatestProgress:
+    """The latest progress of a job; None before the first."""
+
+    progress: JobProgress | None = None
 
 
 @dataclass

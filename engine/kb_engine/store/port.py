@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from kb_contracts.access.reach import Reach
@@ -164,6 +164,14 @@ class LeasedJob:
     """True if a document like it was there when it was taken; the commit decides."""
     next_caller: str | None = None
     """The caller of the next queued job in the lane; None without one."""
+
+
+class JobProgress(NamedTuple):
+    """The step of a job, and its done and total amounts of work."""
+
+    step: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from kb_contracts.semantics.jobs import (
 )
 from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.clock import parse, stamp
-from kb_engine.store.port import FailedJob, LeasedJob, NewJob, StoreEvent
+from kb_engine.store.port import FailedJob, JobProgress, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS
 from kb_engine.store.repository.sources import duplicate_for
@@ -199,14 +199,14 @@ async def _turn(read: Read, caller: str, lane: str) -> int:
     return turn(await read.value(last, (caller, lane)), await read.value(served, (lane, lane)))
 
 
-async def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
+async def report(write: Write, lease: str, job_id: str, progress: JobProgress) -> bool:
     """Record progress. Return False if the lease is void and the work should stop."""
     until, end = write.lease_end
     sql = (
         f"UPDATE jobs SET {until}step = ?, completed_steps = ?, total_steps = ? "  # noqa: S608
         "WHERE id = ? AND lease = ? AND status = 'running'"
     )
-    return await write.changed(sql, (*end, step, completed, total, job_id, lease)) > 0
+    return await write.changed(sql, (*end, *progress, job_id, lease)) > 0
 
 
 async def hold(write: Write, leased: LeasedJob) -> bool:
@@ -247,8 +247,12 @@ async def complete(
     return await find(write, job_id)
 
 
-async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
+async def fail(
+    write: Write, lease: str, job_id: str, error: m.JobError, progress: JobProgress | None = None
+) -> bool:
     """Close the job as failed; keep its text and file if a retry may help. False if the lease is void."""
+    if progress is not None:
+        await report(write, lease, job_id, progress)
     write.drop_lease(lease)
     if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
         return False

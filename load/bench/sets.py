@@ -420,13 +420,13 @@ def run_weak(
         for home in homes.values():
             _write_missing(home, note)
         for name, home in homes.items():
-            asked = Path(scratch) / f"{name}-asked"
+            whole = Path(scratch) / f"{name}-whole"
             nothing = Path(scratch) / f"{name}.jsonl"
-            whole_set(home, asked)
+            whole_set(home, whole)
             others = chain.from_iterable(_questions(homes[other]) for other in sets if other != name)
-            _write_lines(nothing, [{"question": text} for text in unanswered(asked, others)])
+            _write_lines(nothing, [{"question": text} for text in unanswered(whole, others)])
             note(f"{name}: asking")
-            found += _trust(name, _judged(asked, "--unanswerable", str(nothing)))
+            found += _trust(name, _judged(whole, "--unanswerable", str(nothing)))
     totals = [_trust_of("all", mode, [each for each in found if each.mode == mode]) for mode in _MODES]
     return TrustReport(found=[*found, *totals])
 

@@ -14,9 +14,9 @@ constants must not be chosen on. Both have the same corpus.
 Each set is measured by `kb eval` in its three modes, beside plain SQLite FTS5: Porter's stemmer, a table of
 documents or of their passages, and the words of the question joined by OR.
 
-`bench weak` measures how far `weak` can be trusted: beside the questions of a set it asks those of another set,
-except for questions whose words all stand in one document. Sentences of release notes are left out: they state
-more than the page that they refer to. Constants must not be chosen on the sets in `FROZEN`.
+`bench weak` measures how far `weak` can be trusted: beside the questions of a set it asks those of another
+set, except for questions whose words all stand in one document. Sentences of release notes are left out: they
+state more than the page that they refer to. Constants must not be chosen on the sets in `FROZEN`.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.postgres_settings import EXACT_BELOW, LEASE_SECONDS
 from kb_engine.store.postgres.search.building import keep_index
-from kb_engine.store.postgres.search.renewal import keep_words
 from kb_engine.store.postgres.search.hybrid import find_candidates
+from kb_engine.store.postgres.search.renewal import keep_words
 from kb_engine.store.postgres.search.words import Words
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
 from kb_engine.store.repository import jobs, originals, search

@@ -461,7 +461,8 @@ class Adding:
                 if self.wait:
                     self._waiting.append((item, job.id))
                 else:
-                    self._end(Result(item.label, "submitted", job_id=job.id))
+                    notes = "; ".join(item.details.notes) or None
+                    self._end(Result(item.label, "submitted", job_id=job.id, reason=notes))
             return
 
     def _send_file(self, file: Found) -> m.Job:

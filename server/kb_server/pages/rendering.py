@@ -261,7 +261,10 @@ def _prepare(tokens: list[Token], contents: list[Contents] | None, top: int = 1)
             token.tag = f"h{level}"
             if token.type == "heading_open" and contents is not None:
                 token.attrSet("id", f"h{len(contents)}")
-                contents.append(Contents(level, following.content, f"h{len(contents)}"))
+                text = "".join(
+                    each.content or " " * each.type.endswith("break") for each in following.children or ()
+                )
+                contents.append(Contents(level, text, f"h{len(contents)}"))
 
 
 def _below_header(chunk: m.Chunk, text: str, is_markdown: bool) -> str:

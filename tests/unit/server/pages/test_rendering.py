@@ -72,7 +72,7 @@ def test_the_structure_of_a_text_is_kept_across_its_passages() -> None:
     made, passages = document(
         "# T\n\nFirst *words*.",
         "| a | b |\n|---|---|\n| 1 | 2 |",
-        "## Next\n\n```py\ndef f(): pass\n```",
+        "## *Next* [`x`](y.md)\n\n```py\ndef f(): pass\n```",
         "text",
     )
     parts, contents = document_html(made, passages)
@@ -81,7 +81,7 @@ def test_the_structure_of_a_text_is_kept_across_its_passages() -> None:
     assert (">T</h" in html, "<em>words</em>" in html, html.count("<table")) == (False, True, 1)
     assert '<span class="k">def</span>' in html
     assert [(each.level, each.text, f'<h2 id="{each.id}"' in html) for each in contents] == [
-        (2, "Next", True)
+        (2, "Next x", True)
     ]
 
 

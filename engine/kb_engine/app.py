@@ -64,6 +64,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         from kb_engine.metrics import EngineMetrics
 
         metrics = EngineMetrics(state)
+        engine.workers.on_end = metrics.job_ended
     apis = (SearchApi, JobsApi, DocumentsApi, VersionsApi, RaglerApi)
     app = build_application(
         handlers_of(state, *(api(engine) for api in apis)),

@@ -13,6 +13,7 @@ from aiohttp import hdrs, web
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
+    Counter,
     Gauge,
     Histogram,
     Info,
@@ -23,12 +24,15 @@ from prometheus_client import (
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.api.engine import StateApi
+from kb_engine.ingest.workers import JobEnd
 from kb_engine.store.clock import parse
 from kb_http.mount import access_of_request
 
 METRICS_PATH = "/metrics"
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the durations of requests, in seconds, inclusive."""
+JOB_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+"""Upper bounds of the durations of jobs, in seconds, inclusive."""
 
 
 class EngineMetrics:
@@ -45,6 +49,30 @@ class EngineMetrics:
             buckets=BUCKETS,
             registry=self._registry,
         )
+        self._jobs_ended = Counter(
+            "kb_engine_jobs_ended",
+            "Jobs that were completed or failed.",
+            ("lane", "status", "code"),
+            registry=self._registry,
+        )
+        self._job_durations = Histogram(
+            "kb_engine_job_duration_seconds",
+            "Time from the acceptance of a job to its completion, when its document can be searched.",
+            ("lane",),
+            buckets=JOB_BUCKETS,
+            registry=self._registry,
+        )
+        self._passages = Counter(
+            "kb_engine_passages_ingested", "Passages of completed jobs.", registry=self._registry
+        )
+
+    def job_ended(self, end: JobEnd) -> None:
+        """Count a job that has ended in this process."""
+        self._jobs_ended.labels(end.lane, "failed" if end.code else "completed", end.code).inc()
+        self._passages.inc(end.passages)
+        if end.job is not None and end.job.finished_at is not None:
+            seconds = (parse(end.job.finished_at) - parse(end.job.created_at)).total_seconds()
+            self._job_durations.labels(end.lane).observe(max(0.0, seconds))
 
     def install(self, app: web.Application) -> None:
         """Serve the metrics of `app` at `METRICS_PATH`."""

@@ -14,9 +14,9 @@ constants must not be chosen on. Both have the same corpus.
 Each set is measured by `kb eval` in its three modes, beside plain SQLite FTS5: Porter's stemmer, a table of
 documents or of their passages, and the words of the question joined by OR.
 
-`bench weak` measures how far `weak` can be trusted: beside the questions of a set it asks those of another set,
-except for questions whose words all stand in one document. Sentences of release notes are left out: they state
-more than the page that they refer to. Constants must not be chosen on the sets in `FROZEN`.
+`bench weak` measures how far `weak` can be trusted: beside the questions of a set it asks those of another
+set, except for questions whose words all stand in one document. Sentences of release notes are left out: they
+state more than the page that they refer to. Constants must not be chosen on the sets in `FROZEN`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from itertools import chain
@@ -420,13 +420,13 @@ def run_weak(
         for home in homes.values():
             _write_missing(home, note)
         for name, home in homes.items():
-            asked = Path(scratch) / f"{name}-asked"
+            whole = Path(scratch) / f"{name}-whole"
             nothing = Path(scratch) / f"{name}.jsonl"
-            whole_set(home, asked)
+            whole_set(home, whole)
             others = chain.from_iterable(_questions(homes[other]) for other in sets if other != name)
-            _write_lines(nothing, [{"question": text} for text in unanswered(asked, others)])
+            _write_lines(nothing, [{"question": text} for text in unanswered(whole, others)])
             note(f"{name}: asking")
-            found += _trust(name, _judged(asked, "--unanswerable", str(nothing)))
+            found += _trust(name, _judged(whole, "--unanswerable", str(nothing)))
     totals = [_trust_of("all", mode, [each for each in found if each.mode == mode]) for mode in _MODES]
     return TrustReport(found=[*found, *totals])
 

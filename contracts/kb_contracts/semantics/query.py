@@ -64,7 +64,8 @@ _SIGNS = "".join(
     if unicodedata.category(chr(code)) in {"Mn", "Mc"}
 )
 """Vowel signs, mainly of Indic scripts, which `re` does not match as letters."""
-_SPACES = {code: " " for code in range(128) if not chr(code).isalnum()}
+_ASCII = bytes(ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256))
+"""A translation of bytes: small letters, and a space for all but letters and digits."""
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[\w{_SIGNS}]+")
 
@@ -72,7 +73,7 @@ _WORD = re.compile(rf"[\w{_SIGNS}]+")
 def words_of(text: str) -> list[str]:
     """Return the words of a text in their order, normalised for comparison."""
     if text.isascii():
-        return text.lower().translate(_SPACES).split()
+        return text.encode("ascii").translate(_ASCII).decode("ascii").split()
     spaced = _UNSPACED_RUN.sub(lambda run: f" {' '.join(run[0])} ", _folded(text))
     return _WORD.findall(spaced.replace("_", " "))
 
@@ -90,6 +91,16 @@ class Wording:
         # A query may have hundreds of them: single words are looked up in a set, all at once.
         self._words, self._rows = _divided(self.phrases)
         self._no_words, self._no_rows = _divided(self.excluded)
+
+    @property
+    def held(self) -> list[list[str]]:
+        """The words of each phrase."""
+        return [[word] for word in self._words] + [row.split() for row in self._rows]
+
+    @property
+    def barred(self) -> list[list[str]]:
+        """The words of each exclusion."""
+        return [[word] for word in self._no_words] + [row.split() for row in self._no_rows]
 
     @property
     def scans(self) -> int:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
+from kb_contracts.semantics.query import Wording
 
 if TYPE_CHECKING:  # every command reads the settings, which import this module; numpy is not needed there
     import numpy as np
@@ -125,6 +126,9 @@ class IndexQuery:
     (`words.Analyser.required`), otherwise it is neither found nor counted. Scores do not depend on them.
 
     `among` restricts the result to chunks with these ids; None: all chunks.
+
+    `wording` is the condition on the texts of chunks. An index that knows the order of words evaluates it;
+    for other indexes the store reads texts (`store/wording.py`).
     """
 
     text: str
@@ -137,6 +141,7 @@ class IndexQuery:
     languages: Sequence[str] = ()
     required: Sequence[str] = ()
     among: Sequence[int] | None = None
+    wording: Wording | None = None
 
 
 @dataclass(frozen=True, slots=True)

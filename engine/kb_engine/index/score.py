@@ -44,7 +44,9 @@ called weak.
 """
 
 K1, B = 1.5, 0.75
-"""The constants of BM25. FTS5 has a `K1` of 1.2; words that a passage repeats count for more (docs/evaluation.md)."""
+"""The constants of BM25. FTS5 has a `K1` of 1.2, by which words that a passage repeats count for less
+(docs/evaluation.md).
+"""
 DECIMALS = 6
 """Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""
 SLACK = 2e-6

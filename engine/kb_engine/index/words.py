@@ -179,9 +179,10 @@ def identifiers(text: str) -> list[str]:
 def _spellings(text: str, whole: Iterable[str]) -> list[str]:
     """Return further spellings of a normalized text's identifiers; `whole` are those with marks."""
     words = text.split()  # matching each word against the expressions would take several times as long
-    humped = _HUMPED.findall(" ".join(word for word in words if not word[1:].islower()))
+    capitals = [word for word in words if not word.islower()]
+    humped = _HUMPED.findall(" ".join([word for word in capitals if not word[1:].islower()]))
     found = [part for word in humped for part in _PARTS.findall(word) if len(part) > 1]
-    long = " ".join(word.lower() for word in words if len(word) >= _WHOLE_DIGEST)
+    long = " ".join([word.lower() for word in words if len(word) >= _WHOLE_DIGEST])
     digests = (word for word in _DIGEST_WORD.findall(long) if len(word) >= _WHOLE_DIGEST)
     found += [digest[:_DIGEST_START] for digest in digests]
     found += [one.replace("-", "") for one in whole if _NUMBERED.fullmatch(one)]

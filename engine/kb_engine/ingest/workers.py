@@ -50,6 +50,16 @@ _STORE_SECONDS = 1.0
 _MOST_PAGES = 3  # OCR pages allowed in the lane of other files; a job with more is a scan
 
 
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """The end of a job: the completed `job` with its number of new `passages`, or the `code` of its error."""
+
+    lane: Lane
+    job: m.Job | None = None
+    passages: int = 0
+    code: str = ""
+
+
 class Workers:
     """Workers over one store, `lane_slots` of each lane. Call `wake` after a job was accepted."""
 
@@ -69,6 +79,8 @@ class Workers:
         self._waiters = waiters
         self._lanes = [_LaneWorkers(lane, count) for lane, count in lane_slots.items()]
         self._pause = pause
+        self.on_end: Callable[[JobEnd], None] = lambda _end: None
+        """Called with each job that was completed or failed here."""
         self._loops: list[asyncio.Task[None]] = []
         self._running: dict[str, asyncio.Task[bool]] = {}
 
@@ -178,6 +190,8 @@ class Workers:
                     "job abandoned" if job is None else "job completed",
                     extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
                 )
+                if job is not None:
+                    self.on_end(JobEnd(leased.lane, job, 0 if job.deduplicated else len(prepared.chunks)))
         except LeaseVoid:
             logger.info("job abandoned", extra={"job": leased.job.id})
         except ManyPages:
@@ -209,6 +223,7 @@ class Workers:
         if closed is None:
             return False  # the document was removed meanwhile, or the lease is lost, as the next report shows
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
+        self.on_end(JobEnd(leased.lane, closed))
         return True
 
     async def _prepare(self, leased: LeasedJob, progress: Progress) -> Prepared:
@@ -308,6 +323,7 @@ class Workers:
                 await self._pause(_RETRY_SECONDS)
             else:
                 logger.warning("job failed", extra={"job": leased.job.id, "code": code})
+                self.on_end(JobEnd(leased.lane, code=code))
                 return
 
     async def _ended(self, job: NewJob) -> None:

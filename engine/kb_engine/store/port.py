@@ -22,7 +22,6 @@ from uuid import uuid4
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import note_hash
-from kb_contracts.semantics.query import Wording
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address
 from kb_engine.index.port import IndexQuery, Vectors
@@ -246,12 +245,8 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search: the index query, the conditions on the text of a passage, and whether to explain scores.
+    """A search: the index query, and whether to explain scores."""
 
-    `required` is set by the store from `wording`, which indexes do not evaluate.
-    """
-
-    wording: Wording | None = None
     explain: bool = False
 
 

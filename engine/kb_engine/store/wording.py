@@ -1,7 +1,9 @@
-"""Searches with quoted phrases or excluded words: the index proposes chunks, their texts decide.
+"""Searches with phrases or exclusions in an index without the order of words: it proposes chunks, their texts
+decide.
 
-An index knows words and no texts. So it is asked for more candidates than requested, and their texts are read
-until enough pass:
+The index of a SQLite base knows the order (`index/embedded/word_order.py`), unless a segment of an earlier
+version is still to be rebuilt, or a query has hundreds of phrases. Other indexes are asked for more
+candidates than requested, and their texts are read until enough pass:
 
     query to the index                      texts checked
     the best candidates                     256

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded import postings
+from kb_engine.index.embedded import postings, word_order
 from kb_engine.index.embedded.array_file import (
     ArrayFile,
     ArrayFileWriter,
@@ -24,12 +24,13 @@ from kb_engine.index.embedded.array_file import (
 )
 from kb_engine.index.embedded.postings import Postings, WordBlock
 from kb_engine.index.embedded.vectors import Mask, QuantisedVectors
+from kb_engine.index.embedded.word_order import MergedOrder, WordOrder
 from kb_engine.index.embedded.words_merging import MergedPostings
 from kb_engine.index.port import Ids
 from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS
 
 KIND, VERSION = "segment", 1
-_DTYPES = {
+_WITHOUT_ORDER = {
     **postings.DTYPES,
     "codes": "|i1",
     "scales": "<f4",
@@ -38,6 +39,8 @@ _DTYPES = {
     "document_ids": "<i8",
     "document_rows": "<i8",
 }
+"""The sections of earlier files, which remain in use until they are rebuilt."""
+_DTYPES = {**_WITHOUT_ORDER, **word_order.DTYPES}
 _ROWS_AT_ONCE = 16_384
 
 
@@ -46,7 +49,8 @@ class Block:
     """Chunks in the order of their ids. Blocks and the data that they refer to are immutable.
 
     `document_ids` and `document_rows` are a run-length encoding of the rows' documents. A document may occur
-    in two runs. `analyser` is the one that made the words, or the earliest of several.
+    in two runs. `analyser` is the one that made the words, or the earliest of several. `order` is None in an
+    earlier file.
     """
 
     chunk_ids: Ids
@@ -55,6 +59,7 @@ class Block:
     vectors: QuantisedVectors
     words: WordBlock
     analyser: str = ANALYSER
+    order: WordOrder | None = None
 
     def __len__(self) -> int:
         return len(self.chunk_ids)
@@ -79,8 +84,14 @@ def write_segment(path: Path, parts: Sequence[Rest]) -> None:
     }
     chunk_ids = np.concatenate([_remaining(block.chunk_ids, kept) for block, kept in parts])
     lengths = {**merged.lengths, "codes": len(chunk_ids) * dimensions}
-    with new_array_file(path, KIND, VERSION, attributes, _DTYPES, lengths) as writer:
+    orders = [(block.order, kept) for block, kept in parts if block.order is not None]
+    order = MergedOrder(orders) if len(orders) == len(parts) else None
+    dtypes = _WITHOUT_ORDER if order is None else _DTYPES
+    lengths |= {} if order is None else order.lengths
+    with new_array_file(path, KIND, VERSION, attributes, dtypes, lengths) as writer:
         merged.write(writer)
+        if order is not None:
+            order.write(writer)
         for block, kept in parts:
             _write_codes(writer, block.vectors.codes, kept)
         for name in ("scales", "residuals"):
@@ -103,7 +114,7 @@ def open_segment(path: Path, dimensions: int) -> Block:
             analyser is incompatible.
         OSError: it cannot be opened.
     """
-    file = ArrayFile(path, KIND, VERSION, _DTYPES)
+    file = _opened(path)
     arrays = file.arrays
     analyser = file.attributes.get("analyser")
     if analyser not in (ANALYSER, *EARLIER_ANALYSERS) or file.attributes.get("dimensions") != dimensions:
@@ -114,6 +125,10 @@ def open_segment(path: Path, dimensions: int) -> Block:
         raise UnreadableIndexFile(path, "its sections do not fit one another")
     if int(arrays["document_rows"].sum()) != rows:
         raise UnreadableIndexFile(path, "its documents do not have its rows")
+    try:
+        order = word_order.opened(arrays, rows) if word_order.DTYPES.keys() <= arrays.keys() else None
+    except ValueError as error:
+        raise UnreadableIndexFile(path, str(error)) from error
     return Block(
         arrays["chunk_ids"],
         arrays["document_ids"],
@@ -126,18 +141,26 @@ def open_segment(path: Path, dimensions: int) -> Block:
         ),
         Postings(**{name: arrays[name] for name in postings.DTYPES}),
         str(analyser),
+        order,
     )
 
 
 def is_sound(path: Path) -> bool:
     """True if the whole file is intact, or no longer exists."""
     try:
-        ArrayFile(path, KIND, VERSION, _DTYPES).check()
+        _opened(path).check()
     except UnreadableIndexFile:
         return False
     except FileNotFoundError:
         return True
     return True
+
+
+def _opened(path: Path) -> ArrayFile:
+    try:
+        return ArrayFile(path, KIND, VERSION, _DTYPES)
+    except UnreadableIndexFile:
+        return ArrayFile(path, KIND, VERSION, _WITHOUT_ORDER)
 
 
 def runs(ids: Ids) -> tuple[Ids, Ids]:

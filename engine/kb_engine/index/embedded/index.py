@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kb_contracts.semantics.query import Wording
 from kb_engine.index.embedded.block import Block, Rest
 from kb_engine.index.embedded.postings import Rows
 from kb_engine.index.embedded.tail import Batch, Tail
@@ -31,6 +32,8 @@ LARGEST_ROWS = 1 << 18
 """Maximum number of rows of a segment: larger ones would save a search less than a millisecond, but take many
 seconds to merge.
 """
+COMPARED_ROWS = 20_000_000
+"""Maximum number of rows times phrases that a search compares; beyond, texts are read."""
 REMOVED_SHARE = 4
 """A segment is rewritten if more than one row in `REMOVED_SHARE` is removed."""
 
@@ -104,6 +107,11 @@ class State:
     def size(self) -> int:
         """Number of living chunks."""
         return sum(part.size for part in self.parts)
+
+    def finds(self, wording: Wording) -> bool:
+        """True if the order of all words is known, and comparing them takes less than about half a second."""
+        known = all(part.block.order is not None for part in self.parts)
+        return known and wording.scans * self.size <= COMPARED_ROWS
 
     def without(self, documents: Iterable[int]) -> State:
         """Return this state after the removal of these documents."""
@@ -189,8 +197,15 @@ def next_union(state: State) -> tuple[Part, ...]:
 
 
 def next_renewal(state: State) -> Part | None:
-    """Return a segment with the words of an earlier analyser, if any."""
-    return next((part for part in state.parts if part.name and part.block.analyser != ANALYSER), None)
+    """Return a segment with the words of an earlier analyser, or without their order, if any."""
+    return next(
+        (
+            part
+            for part in state.parts
+            if part.name and (part.block.analyser != ANALYSER or part.block.order is None)
+        ),
+        None,
+    )
 
 
 def remaining(parts: Iterable[Part]) -> list[Rest]:

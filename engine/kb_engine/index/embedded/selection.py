@@ -79,7 +79,7 @@ class Lookup:
 
     `documents` pass the filters (None: all), `readable` are within the access scope (None: all); only their
     words count in the statistics. `words` are those of the query's text. Chunks that lack a word of
-    `required` are excluded.
+    `required`, or do not pass the query's wording, are excluded.
     """
 
     def __init__(
@@ -99,6 +99,10 @@ class Lookup:
         conditions = [
             [terms.holding(part.block) for part in state.parts] for terms in map(_QueryTerms, required)
         ]
+        if query.wording is not None:
+            orders = [part.block.order for part in state.parts if part.block.order is not None]
+            assert len(orders) == len(state.parts), "the state finds them"
+            conditions.append([order.passing(query.wording) for order in orders])
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
         for rows in conditions:

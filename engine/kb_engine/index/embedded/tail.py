@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from kb_contracts.semantics.query import words_of
 from kb_engine.index.embedded.block import Block, runs
 from kb_engine.index.embedded.postings import RecentWords
 from kb_engine.index.embedded.vectors import QuantisedVectors, quantise
+from kb_engine.index.embedded.word_order import NARROW, RecentVocabulary, WordOrder
 from kb_engine.index.port import Ids, Vectors
 from kb_engine.index.words import AnalysedChunk
 
@@ -45,6 +48,7 @@ class Tail:
         self._residuals = _Growing((), np.float32)
         self._longest = 0.0
         self._words = RecentWords()
+        self._order = _RecentOrder()
 
     def __len__(self) -> int:
         """Return the number of rows, including partly appended ones."""
@@ -64,6 +68,7 @@ class Tail:
         self._residuals.append(found.residuals)
         self._longest = max(self._longest, found.longest)
         self._words.append(words)
+        self._order.append(batch.title, batch.texts)
 
     def view(self, size: int) -> Block:
         """Return a block of the first `size` rows."""
@@ -72,8 +77,54 @@ class Tail:
             self._codes.first(size), self._scales.first(size), self._residuals.first(size), self._longest
         )
         return Block(
-            self._chunk_ids.first(size), document_ids, document_rows, vectors, self._words.view(size)
+            self._chunk_ids.first(size),
+            document_ids,
+            document_rows,
+            vectors,
+            self._words.view(size),
+            order=self._order.view(size),
         )
+
+
+class _RecentOrder:
+    """The words of the newest chunks in their order, which grow."""
+
+    def __init__(self) -> None:
+        self._known = _Known()
+        self._lower = _Growing((), np.uint16)
+        self._upper = _Growing((), np.uint16)
+        self._ends = _Growing((), np.int64)
+
+    def append(self, title: str, texts: Iterable[tuple[str | None, str]]) -> None:
+        number = self._known.__getitem__
+        titled = [*map(number, words_of(title)), 0]
+        found: list[int] = []
+        ends: list[int] = []
+        for heading, text in texts:
+            found += titled
+            found += map(number, words_of(heading or ""))
+            found.append(0)
+            found += map(number, words_of(text))
+            found.append(0)
+            ends.append(self._lower.size + len(found))
+        numbers = np.frombuffer(array("I", found), np.uintc)
+        self._lower.append(numbers % NARROW)
+        self._upper.append(numbers // NARROW)
+        self._ends.append(np.array(ends, np.int64))
+
+    def view(self, size: int) -> WordOrder:
+        ends = self._ends.first(size)
+        count = int(ends[-1]) if size else 0
+        lower, upper = self._lower.first(count), self._upper.first(count)
+        return WordOrder(RecentVocabulary(self._known), ends, lower, upper)
+
+
+class _Known(dict[str, int]):
+    """The numbers of words, by first occurrence."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self) + 1
+        return number
 
 
 class _Growing:

@@ -12,6 +12,10 @@ every third of a lease   renew the leases and unaccepted files of this engine
                          remove the files of uploads that have ended without acceptance
 LISTEN                   pass events of other engines to this engine's workers and waiting requests
 
+A queued job is offered to this engine's own workers. If they have no room, one other engine is called; each
+engine also looks at the queue now and then. The end of a job is reported to all engines, because any may have
+a waiting request.
+
 Uploads are stored in the database, in parts, so that any engine that takes a job has its file:
 
     receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in the same transaction; for a failed
@@ -72,8 +76,8 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.postgres_settings import EXACT_BELOW, LEASE_SECONDS
 from kb_engine.store.postgres.search.building import keep_index
-from kb_engine.store.postgres.search.renewal import keep_words
 from kb_engine.store.postgres.search.hybrid import find_candidates
+from kb_engine.store.postgres.search.renewal import keep_words
 from kb_engine.store.postgres.search.words import Words
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
 from kb_engine.store.repository import jobs, originals, search

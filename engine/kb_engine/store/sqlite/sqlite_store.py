@@ -379,12 +379,13 @@ class SqliteStore(Store):
             query = replace(query, vector=made)
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
-        if query.wording is None:
+        if self._answers_at_once(query):
             return await self._ask(query, partial(self._found, query), ahead)
 
         # In several turns, so that other searches can run while many texts are read.
         async def find(wanted: IndexQuery) -> Candidates:
-            return await self._ask(wanted, partial(self._best, wanted))
+            unworded = replace(wanted, wording=None)
+            return await self._ask(unworded, partial(self._best, unworded))
 
         return await self._search_for_wording(query, find)
 
@@ -404,13 +405,17 @@ class SqliteStore(Store):
             found = lookup.without(self._lost).best(query, originals, self._scanner)
         return replace(found, lost=sorted(self._lost))
 
+    def _answers_at_once(self, query: Query) -> bool:
+        """True if no text must be read to find the passages."""
+        return query.wording is None or self._index.state.finds(query.wording)
+
     def _looks_ahead(self, query: Query) -> bool:
         """True if the words are looked up while the query is embedded: this saves time and delays no other
         search.
         """
         return (
             self._follower is None
-            and query.wording is None
+            and self._answers_at_once(query)
             and query.mode == "hybrid"
             and self._index.state.size >= vectors.BESIDE_ROWS
             and not self._searching.locked()

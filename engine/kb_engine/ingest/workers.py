@@ -163,18 +163,19 @@ class Workers:
                 lane_workers.woken.clear()  # before taking, so that a job accepted in between is not missed
                 lane_workers.called = 0
                 leased = None
-                without = greedy(lane_workers.in_hand, lane_workers.lane_slots)
+                left_out = lane_workers.left_out()
                 try:
-                    leased = await self._store.write(jobs.take, str(uuid4()), [lane_workers.lane], without)
+                    leased = await self._store.write(
+                        jobs.take, str(uuid4()), [lane_workers.lane], left_out(), left_out
+                    )
                 except EngineError as error:
                     logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
                 if leased is not None:
-                    lane_workers.note(leased)
+                    lane_workers.in_hand.append(leased.job.caller)
+                    lane_workers.note(left_out(leased.job.caller), leased.has_more, leased.has_next)
                     return leased
-                # Jobs that wait for another job of their note or source are reported at its end. A job of a
-                # caller that was left out may have ended meanwhile, and then another one may start.
-                lane_workers.has_more = bool(without)
-                lane_workers.may_find = not without <= greedy(lane_workers.in_hand, lane_workers.lane_slots)
+                # Jobs that wait for another job of their note or source are reported at its end.
+                lane_workers.note(left_out(), bool(left_out()), has_next=False)
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
@@ -433,11 +434,15 @@ class _LaneWorkers:
     may_find: bool = True
     """True if another look may find a job at once."""
 
-    def note(self, leased: LeasedJob) -> None:
-        """Record a job that a worker has taken."""
-        self.in_hand.append(leased.job.caller)
-        self.has_more = leased.next_caller is not None
-        self.may_find = self.has_more and leased.next_caller not in greedy(self.in_hand, self.lane_slots)
+    def left_out(self) -> Callable[..., set[str]]:
+        """Return a function that returns the callers at their limit now, after jobs of the given callers."""
+        held = tuple(self.in_hand)
+        return lambda *taken: greedy((*held, *taken), self.lane_slots)
+
+    def note(self, left_out: set[str], has_more: bool, has_next: bool) -> None:
+        """Record the result of a look; a job of a caller that was left out may have ended meanwhile."""
+        self.has_more = has_more
+        self.may_find = has_next or (has_more and not left_out <= greedy(self.in_hand, self.lane_slots))
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

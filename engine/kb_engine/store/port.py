@@ -162,8 +162,10 @@ class LeasedJob:
     job: NewJob
     is_duplicate: bool = False
     """True if a document like it was there when it was taken; the commit decides."""
-    next_caller: str | None = None
-    """The caller of the next queued job in the lane; None without one."""
+    has_more: bool = False
+    """True if further jobs are queued in the lane."""
+    has_next: bool = False
+    """True if one of them is of a caller that the next look does not leave out."""
 
 
 class JobProgress(NamedTuple):

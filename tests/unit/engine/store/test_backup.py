@@ -300,7 +300,7 @@ async def test_of_a_damaged_base_the_rest_is_copied_where_that_is_wanted(tmp_pat
     assert (len(made.left_out), made.documents) == (4, 1)
     assert '"left_out"' in (tmp_path / "copy" / MANIFEST).read_text()
     restored.restore(tmp_path / "copy")
-    assert back_up(restored.database, restored.spool, tmp_path / "again").left_out == []
+    assert back_up(restored.database, restored.spool, restored.keys, tmp_path / "again").left_out == []
 
 
 async def test_a_hurt_passage_and_a_lost_text_keep_a_base_from_being_copied(tmp_path: Path) -> None:

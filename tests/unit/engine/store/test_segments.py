@@ -291,7 +291,7 @@ async def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with monkeypatch.context() as before:
         for module in (block, embedded):
             before.setattr(module, "ANALYSER", EARLIER)
-        before.setattr(block.Block.__init__, "__defaults__", (EARLIER,))
+        before.setattr(block.Block.__init__, "__defaults__", (EARLIER, None))
         before.setattr(words, "identifiers", lambda _text: [])
         async with opened(tmp_path / "kb.db") as base:
             await base.note("set KB_EMBEDDER here", title="whole", dedup_scope="w")

@@ -429,7 +429,8 @@ class Adding:
         if file.details == NO_DETAILS and kind in ENDS:
             # A failure to read the file is reported when it is sent.
             with suppress(OSError), io.BufferedReader(file.opened()) as content:
-                file = replace(file, details=of_front_matter(content, len(self.tags)))
+                details = of_front_matter(content, len(self.tags), self.encoding)
+                file = replace(file, details=details)
         try:
             self._submit(file, partial(self._send_file, file))
         except UnsupportedFormat:
@@ -460,7 +461,8 @@ class Adding:
                 if self.wait:
                     self._waiting.append((item, job.id))
                 else:
-                    self._end(Result(item.label, "submitted", job_id=job.id))
+                    notes = "; ".join(item.details.notes) or None
+                    self._end(Result(item.label, "submitted", job_id=job.id, reason=notes))
             return
 
     def _send_file(self, file: Found) -> m.Job:

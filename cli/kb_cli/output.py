@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
@@ -131,10 +132,14 @@ class Output:
         return not self.as_json and self.stdout.isatty()
 
     def when(self, moment: str | None) -> str:
-        """Return an RFC 3339 time as people read it, in the local time zone; into a pipe unchanged."""
-        if not moment or not self.is_terminal:
-            return moment or ""
-        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+        """Return an RFC 3339 time as people read it, in the local time zone.
+
+        Into a pipe, and if it is no time, it is unchanged.
+        """
+        if moment and self.is_terminal:
+            with suppress(ValueError, OverflowError):
+                return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+        return moment or ""
 
     def answered(self, value: Any) -> bool:
         """Write `value` if the output is JSON; True if so."""

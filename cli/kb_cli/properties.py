@@ -16,6 +16,7 @@ from kb_cli import foreign_tags
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.semantics.documents import check_metadata
+from kb_contracts.semantics.encodings import codec_of
 
 ENDS = FORMATS["md"].extensions
 
@@ -42,17 +43,21 @@ class Details:
 NO_DETAILS = Details()
 
 
-def of_front_matter(content: IO[bytes], taken: int) -> Details:
+def of_front_matter(content: IO[bytes], taken: int, encoding: str = "") -> Details:
     """Return tags and metadata of a Markdown file; `taken` is the number of tags that all files get.
 
-    Unreadable parts are reported in its notes. The engine itself reads the title.
+    `encoding` is the label of a declared encoding. Unreadable parts are reported in its notes. The engine
+    itself reads the title.
     """
     from kb_readers import front_matter  # YAML and TOML, for Markdown alone
+    from kb_readers.text import encoding_by_mark
 
-    text = content.read(4 * front_matter.LARGEST).decode("utf-8-sig", "replace")
+    data = content.read(4 * front_matter.LARGEST)
+    codec = encoding_by_mark(data) or codec_of(encoding) or "utf-8"
     try:
-        members = front_matter.members_of(text)
-    except front_matter.NoMapping as error:
+        # A byte that cannot be decoded becomes a surrogate, with which front matter is not read.
+        members = front_matter.members_of(data.decode(codec, "surrogateescape"))
+    except (front_matter.NoMapping, UnicodeDecodeError) as error:
         return Details(notes=[f"its front matter is not read: {error}"])
     kept, left_out = foreign_tags.sorted_out(named_tags(members), taken)
     metadata = lifted(members) | foreign_tags.noted(left_out)

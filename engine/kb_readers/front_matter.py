@@ -22,6 +22,9 @@ _DEEPEST = 16
 _FENCES = re.compile(r"(?ms)---[ \t]*\r?\n(.*?)(?:^|\r?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _TOML = re.compile(r"(?ms)\+\+\+[ \t]*\r?\n(.*?)(?:^|\r?\n)\+\+\+[ \t]*(?:\r?\n|\Z)")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_NO_TEXT_IN_TOML = re.compile("[\ud800-\udfff]|\\\\(?:u0000|U00000000)")
+
+_INVALID = "it has invalid characters"
 
 
 class NoMapping(ValueError):
@@ -44,6 +47,8 @@ def members_of(text: str) -> dict[str, Any]:
     toml = _TOML.match(text, 0, LARGEST)
     if toml is None:
         return read(split(text)[0])
+    if _NO_TEXT_IN_TOML.search(toml[1]):
+        raise NoMapping(_INVALID)
     try:
         return tomllib.loads(toml[1].replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:
@@ -66,6 +71,8 @@ def read(source: str) -> dict[str, Any]:
         NoMapping: it is not YAML, not a mapping, or has aliases, by which a few lines can expand to
         gigabytes.
     """
+    if _NO_TEXT.search(source):
+        raise NoMapping(_INVALID)
     try:
         _check(source)
         members = yaml.load(source, Loader=yaml.BaseLoader)  # noqa: S506 - makes nothing but texts
@@ -84,7 +91,7 @@ def _check(source: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise NoMapping("it has aliases (*name)")
         if isinstance(event, yaml.ScalarEvent) and _NO_TEXT.search(event.value):
-            raise NoMapping("it has invalid characters")
+            raise NoMapping(_INVALID)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

@@ -493,6 +493,8 @@ def _trust_from(name: str, mode: str, alarms: int, answerable: int, missed: int,
 
 def wilson(hits: int, of: int) -> tuple[float, float, float]:
     """Return the share of `hits`, and its 95 % interval by Wilson."""
+    if not of:
+        return 0.0, 0.0, 1.0
     z, share = 1.96, hits / of
     centre, scale = (share + z * z / (2 * of)), 1 + z * z / of
     half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))

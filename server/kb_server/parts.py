@@ -25,7 +25,7 @@ class Site(Protocol):
     """Pages for browsers."""
 
     async def root(self, request: web.Request) -> web.Response | None:
-        """Return the first page; None if the client does not accept HTML."""
+        """Return the first page, or the one for an unknown path; None if the client does not accept HTML."""
 
     def routes(self) -> Sequence[web.RouteDef]:
         """Return all routes but the first page."""

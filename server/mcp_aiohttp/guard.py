@@ -227,6 +227,8 @@ class Gate:
         """The handlers of MCP endpoints, which require the key, each with its path."""
         self.open: set[Handler] = set()
         """Handlers that need no check of the token or the Host: probes come by the address of a pod."""
+        self.page: Callable[[web.Request], Awaitable[web.Response | None]] = _no_page
+        """Returns the answer to a request for an unknown path; None for the one in JSON."""
         self._origin = OriginCheck(options)
 
     @web.middleware
@@ -245,7 +247,8 @@ class Gate:
             self.report_refusal(request, str(error_type), refusal.status)
             response = refusal_response(refusal)
         except web.HTTPException as error:
-            response = self._http_error(request, error)
+            page = await self.page(request) if isinstance(error, web.HTTPNotFound) else None
+            response = page or self._http_error(request, error)
         # the boundary of HTTP: an internal error is logged, and answered without its message
         except Exception:
             fields = {"method": request.method, "route": route_of(request)}
@@ -356,6 +359,10 @@ class Gate:
         if self.tokens.authenticator.is_needed:
             return f"This server has no OAuth. Send the header `{self.tokens.header}`."
         return "This server has no OAuth. No key is needed."
+
+
+async def _no_page(_request: web.Request) -> None:
+    return None
 
 
 GATE = web.AppKey("GATE", Gate)

@@ -217,7 +217,7 @@ def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
             http.get(f"/api/v1/jobs/{job['id']}", params={"wait": 30})
             refused = kb_verify(url, "--quick", cwd=tmp_path)
             assert refused.returncode == 2
-            assert "1 documents" in refused.stderr
+            assert "1 document," in refused.stderr
             assert "--erase" in refused.stderr
             assert http.get("/api/v1/documents").json()["total"] == 1
 
@@ -231,7 +231,7 @@ def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
         http.put(f"/collections/{UUID}", json={"name": "guides"}).raise_for_status()
         refused = kb_verify(url, "--quick", cwd=tmp_path)
         assert refused.returncode == 2
-        assert "1 collections" in refused.stderr
+        assert "1 collection " in refused.stderr
         assert http.get(f"/collections/{UUID}").json()["name"] == "guides"
 
 

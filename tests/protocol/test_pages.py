@@ -400,8 +400,10 @@ async def test_a_restricted_key_chooses_from_its_collections(opened: Open, tmp_p
 async def test_an_address_without_a_page_says_so_to_browsers(site: Site) -> None:
     assert "No such page" in await site.get("/nowhere", 404)
     assert "No such page" in await site.get(f"/documents/{EVIL}", 404)
-    answer = await site.http.get("/nowhere")
-    assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
+    for method in ("GET", "POST"):
+        answer = await site.http.request(method, "/nowhere")
+        assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
+    assert (await site.http.get("/documents/1/tags", headers=HTML)).status_code == 405
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_doctor_says_what_is_wrong_with_the_certificate(
     }
     report = ended("doctor", "--json", **environment)
     findings = {finding["about"]: finding for finding in json.loads(report.stdout)}
-    assert findings["certificate"]["verdict"] == "note"
+    assert findings["certificate"]["verdict"] == "warning"
     assert "self-signed" in findings["certificate"]["found"]
     assert (findings["server"]["verdict"], findings["server"]["found"]) == ("ok", stack.mcp_url)
     assert findings["engine"]["verdict"] == "ok"

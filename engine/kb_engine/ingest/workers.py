@@ -32,7 +32,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_contracts.semantics.documents import text_digest, title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
-from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
+from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
@@ -163,27 +163,29 @@ class Workers:
                 lane_workers.woken.clear()  # before taking, so that a job accepted in between is not missed
                 lane_workers.called = 0
                 leased = None
-                without = greedy(lane_workers.in_hand, lane_workers.lane_slots)
+                left_out = lane_workers.left_out()
                 try:
-                    leased = await self._store.write(jobs.take, str(uuid4()), [lane_workers.lane], without)
+                    leased = await self._store.write(
+                        jobs.take, str(uuid4()), [lane_workers.lane], left_out(), left_out
+                    )
                 except EngineError as error:
                     logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
                 if leased is not None:
-                    lane_workers.note(leased)
+                    lane_workers.in_hand.append(leased.job.caller)
+                    lane_workers.note(left_out(leased.job.caller), leased.has_more, leased.has_next)
                     return leased
-                # Jobs that wait for another job of their note or source are reported at its end. A job of a
-                # caller that was left out may have ended meanwhile, and then another one may start.
-                lane_workers.has_more = bool(without)
-                lane_workers.may_find = not without <= greedy(lane_workers.in_hand, lane_workers.lane_slots)
+                # Jobs that wait for another job of their note or source are reported at its end.
+                lane_workers.note(left_out(), bool(left_out()), has_next=False)
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
+        latest = _LatestProgress()
         try:
             if not await self._closed_as_duplicate(leased):
-                async with self._progress(leased) as progress:
+                async with self._progress(leased, latest) as progress:
                     prepared = await self._prepare(leased, progress)
                 job = await self._retry_while_not_ready(
-                    lambda: self._store.write(documents.commit, leased, prepared)
+                    lambda: self._store.write(documents.commit, leased, prepared, latest.progress)
                 )
                 logger.info(
                     "job abandoned" if job is None else "job completed",
@@ -202,14 +204,13 @@ class Workers:
             )
             return changed
         except ExtractionFailed as error:
-            await self._fail(leased, error.code, error.message)
+            await self._fail(leased, error.code, error.message, latest)
         except EngineError as error:
-            await self._fail(leased, error.code, error.detail)
+            await self._fail(leased, error.code, error.detail, latest)
         except Exception:  # boundary: a fault in one job must not end the worker
             logger.exception("job failed", extra={"job": leased.job.id})
-            await self._fail(
-                leased, "internal", "The engine failed on this; its log says why. Submit it again."
-            )
+            message = "The engine failed on this; its log says why. Submit it again."
+            await self._fail(leased, "internal", message, latest)
         return False
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
@@ -261,13 +262,12 @@ class Workers:
             )
 
     @asynccontextmanager
-    async def _progress(self, leased: LeasedJob) -> AsyncIterator[Progress]:
+    async def _progress(self, leased: LeasedJob, latest: _LatestProgress) -> AsyncIterator[Progress]:
         """Yield a function that reports progress, which raises LeaseVoid once the lease is lost.
 
-        Each report is a transaction. The latest progress is reported a few times a second, and that of a job
-        which ends at once not at all.
+        Each report is a transaction. The latest progress is reported a few times a second; the end of the job
+        records the last one.
         """
-        latest: tuple[str, int, int] = ("", 0, 0)
         noted = asyncio.Event()
 
         async def write_often() -> None:
@@ -275,17 +275,17 @@ class Workers:
                 await asyncio.sleep(_REPORT_SECONDS)
                 await noted.wait()
                 noted.clear()
-                now = latest
+                assert latest.progress is not None
+                now = latest.progress
                 if not await self._retry_while_not_ready(
-                    lambda: self._store.write(jobs.report, leased.lease, leased.job.id, *now)  # noqa: B023
+                    lambda: self._store.write(jobs.report, leased.lease, leased.job.id, now)  # noqa: B023
                 ):
                     raise LeaseVoid
 
         async def report(step: str, done: int, total: int) -> None:
-            nonlocal latest
             if writing.done():
                 await writing
-            latest = (step, done, total)
+            latest.progress = JobProgress(step, done, total)
             noted.set()
 
         writing = asyncio.create_task(write_often(), name=f"progress-{leased.job.id}")
@@ -307,17 +307,16 @@ class Workers:
                 logger.warning("the store is not ready", extra={"detail": error.detail})
             await self._pause(_STORE_SECONDS)
 
-    async def _fail(self, leased: LeasedJob, code: str, message: str) -> None:
+    async def _fail(self, leased: LeasedJob, code: str, message: str, latest: _LatestProgress) -> None:
         """Mark the job as failed, retrying until the store accepts it: a full disk refuses even that."""
         while True:
             try:
-                await self._store.write(
-                    jobs.fail, leased.lease, leased.job.id, m.JobError(code=code, message=message)
-                )
-            except EngineError as error:
+                error = m.JobError(code=code, message=message)
+                await self._store.write(jobs.fail, leased.lease, leased.job.id, error, latest.progress)
+            except EngineError as refused:
                 logger.error(
                     "a failed job cannot be marked as failed",
-                    extra={"job": leased.job.id, "code": error.code},
+                    extra={"job": leased.job.id, "code": refused.code},
                 )
                 await self._pause(_RETRY_SECONDS)
             else:
@@ -413,6 +412,13 @@ class StoreEventHandler:
 
 
 @dataclass
+class _LatestProgress:
+    """The latest progress of a job; None before the first."""
+
+    progress: JobProgress | None = None
+
+
+@dataclass
 class _LaneWorkers:
     """The workers of a lane, `lane_slots` in number, and the callers of its running jobs (`in_hand`)."""
 
@@ -428,11 +434,15 @@ class _LaneWorkers:
     may_find: bool = True
     """True if another look may find a job at once."""
 
-    def note(self, leased: LeasedJob) -> None:
-        """Record a job that a worker has taken."""
-        self.in_hand.append(leased.job.caller)
-        self.has_more = leased.next_caller is not None
-        self.may_find = self.has_more and leased.next_caller not in greedy(self.in_hand, self.lane_slots)
+    def left_out(self) -> Callable[..., set[str]]:
+        """Return a function that returns the callers at their limit now, after jobs of the given callers."""
+        held = tuple(self.in_hand)
+        return lambda *taken: greedy((*held, *taken), self.lane_slots)
+
+    def note(self, left_out: set[str], has_more: bool, has_next: bool) -> None:
+        """Record the result of a look; a job of a caller that was left out may have ended meanwhile."""
+        self.has_more = has_more
+        self.may_find = has_next or (has_more and not left_out <= greedy(self.in_hand, self.lane_slots))
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from kb_contracts.access.reach import Reach
@@ -162,8 +162,18 @@ class LeasedJob:
     job: NewJob
     is_duplicate: bool = False
     """True if a document like it was there when it was taken; the commit decides."""
-    next_caller: str | None = None
-    """The caller of the next queued job in the lane; None without one."""
+    has_more: bool = False
+    """True if further jobs are queued in the lane."""
+    has_next: bool = False
+    """True if one of them is of a caller that the next look does not leave out."""
+
+
+class JobProgress(NamedTuple):
+    """The step of a job, and its done and total amounts of work."""
+
+    step: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

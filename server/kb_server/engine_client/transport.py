@@ -328,9 +328,11 @@ class Addresses:
         self._jitter = jitter
         self._lost = lost
         self._turns = 0
+        self._is_closed = False
 
     async def close(self) -> None:
-        """Close all connections permanently."""
+        """Close all connections permanently; exchanges in progress fail, and go on to no other address."""
+        self._is_closed = True
         for one in self._all:
             self._is_back(one)
             await one.pool.close()
@@ -351,7 +353,8 @@ class Addresses:
                 is_unanswered = isinstance(fault, EngineUnreachable)
                 if fault.transient or isinstance(fault, EngineTimeout):
                     self._is_away(one)
-                if untried and fault.transient and (is_unanswered or request.stream is None):
+                can_repeat = fault.transient and (is_unanswered or request.stream is None)
+                if untried and can_repeat and not self._is_closed:
                     continue
                 if isinstance(fault, EngineUnreachable):
                     fault.url = ", ".join(str(each.base) for each in self._all)
@@ -367,7 +370,7 @@ class Addresses:
 
     def _is_away(self, one: _Address) -> None:
         self._lost()
-        if one.checking is None:
+        if one.checking is None and not self._is_closed:
             one.checking = asyncio.create_task(self._check(one))
 
     @staticmethod

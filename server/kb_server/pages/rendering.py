@@ -4,14 +4,15 @@
 text ─▶ markdown-it, without HTML ─▶ headings below the page's own ─▶ marks ─▶ nh3 ─▶ Markup
 ```
 
-nh3 is last and admits a fixed list of elements, with no style, no picture and no address of this server, so
-that nothing before it has to be trusted. The processor time of rendering depends on the text: it runs on one
+nh3 is last and admits a fixed list of elements, with no style, no picture and no relative address, so that
+nothing before it has to be trusted. The processor time of rendering depends on the text: it runs on one
 thread, beside the event loop, and within the bounds below; a larger text is shown as it is.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from html import unescape
@@ -144,7 +145,7 @@ def text_html(text: str, doc_type: str) -> Markup:
     markdown = _markdown(doc_type)
     env: dict[str, Any] = {}
     tokens = markdown.parse(text, env)
-    _prepare(tokens, [], top=2)
+    _prepare(tokens, None, top=2)
     return _cleaned(markdown.renderer.render(tokens, markdown.options, env))
 
 
@@ -165,7 +166,7 @@ def _excerpt(mark: Callable[[str], list[Mark]], result: m.SearchResult) -> Excer
         markdown = _markdown(document.doc_type)
         env: dict[str, Any] = {}
         tokens = _without_first_heading(markdown.parse(source, env), {document.title, names[-1]})
-        _prepare(tokens, [], top=2)
+        _prepare(tokens, None, top=2)
         rendered = markdown.renderer.render(tokens, markdown.options, env)
         plain = unescape(_TAG.sub(" ", _WITHIN_A_LINE.sub("", rendered)))
         html = _cleaned(_marked(rendered, mark))
@@ -177,16 +178,16 @@ def _snippet(text: str, mark: Callable[[str], list[Mark]]) -> list[Mark]:
     """Return the part of a text with the most marked words; nothing if the text is short."""
     if len(text) <= _SNIPPET_CHARS:
         return []
-    places, place = [], 0
+    place, best, most = 0, 0, 0
+    near: deque[tuple[int, str]] = deque()
     for part, is_marked in mark(text):
         if is_marked:
-            places.append((place, part.casefold()))
+            near.append((place, part.casefold()))
+            while near[0][0] <= place - _SNIPPET_CHARS + _BEFORE_CHARS:
+                near.popleft()
+            if (words := len({word for _, word in near})) > most:
+                best, most = near[0][0], words
         place += len(part)
-
-    def words(start: int) -> int:
-        return len({word for at, word in places if start <= at < start + _SNIPPET_CHARS - _BEFORE_CHARS})
-
-    best = max((at for at, _ in places), key=words, default=0)
     start = max(0, min(best - _BEFORE_CHARS, len(text) - _SNIPPET_CHARS))
     if start:
         start = text.find(" ", start, best) + 1 or start
@@ -241,8 +242,11 @@ def _without_first_heading(tokens: list[Token], names: set[str]) -> list[Token]:
     return tokens[3:] if is_repeated else tokens
 
 
-def _prepare(tokens: list[Token], contents: list[Contents], top: int = 1) -> None:
-    """Put headings below the page's own, of level `top`, collect them, and bound the highlighting."""
+def _prepare(tokens: list[Token], contents: list[Contents] | None, top: int = 1) -> None:
+    """Put headings below the page's own, of level `top`, and bound the highlighting.
+
+    Headings get ids if they are collected in `contents`.
+    """
     code_left = _ALL_CODE_CHARS
     above: list[int] = []
     for token, following in zip(tokens, tokens[1:] + tokens[-1:], strict=True):
@@ -255,9 +259,12 @@ def _prepare(tokens: list[Token], contents: list[Contents], top: int = 1) -> Non
                 above = [*(level for level in above if level < own), own]
             level = min(6, top + len(above))
             token.tag = f"h{level}"
-            if token.type == "heading_open":
+            if token.type == "heading_open" and contents is not None:
                 token.attrSet("id", f"h{len(contents)}")
-                contents.append(Contents(level, following.content, f"h{len(contents)}"))
+                text = "".join(
+                    each.content or " " * each.type.endswith("break") for each in following.children or ()
+                )
+                contents.append(Contents(level, text, f"h{len(contents)}"))
 
 
 def _below_header(chunk: m.Chunk, text: str, is_markdown: bool) -> str:

@@ -84,9 +84,11 @@ class Pages:
         }
 
     async def root(self, request: web.Request) -> web.Response | None:
-        """Return the first page for a browser; None if the client does not accept HTML."""
+        """Return the first page, or the one for an unknown path; None if the client does not accept HTML."""
         if "text/html" not in request.headers.get(hdrs.ACCEPT, ""):
             return None
+        if request.path != "/":
+            return self.render("absent", 404)
         return await self._guarded(document_pages.search)(request)
 
     def routes(self) -> Sequence[web.RouteDef]:
@@ -122,7 +124,6 @@ class Pages:
             web.get("/login", self._login_page, allow_head=False),
             web.post("/login", self._login),
             *(web.get(f"/pages/{name}", _file(name, kind)) for name, kind in _FILES.items()),
-            web.get("/{path:.*}", self._no_page, allow_head=False),
         ]
 
     def render(self, template: str, status: int, **values: Any) -> web.Response:
@@ -189,12 +190,6 @@ class Pages:
         if not self.sessions.is_form_token(request.cookies.get(COOKIE, ""), form["token"]):
             raise FormError("The form is of another session. Go back, load the page again, and repeat.", 403)
         form.is_own = True
-
-    async def _no_page(self, request: web.Request) -> web.Response:
-        """Return a page for a browser at an address without one."""
-        if "text/html" not in request.headers.get(hdrs.ACCEPT, ""):
-            raise web.HTTPNotFound
-        return self.render("absent", 404)
 
     def _give(self, response: web.Response, session: str) -> None:
         response.set_cookie(

@@ -69,7 +69,8 @@ def build_app(
 ) -> web.Application:
     """Return the application that serves `servers`, by path; `ready` answers `/readyz`.
 
-    `root` answers `/`. If it returns None, or is absent, the answer is a list of the paths, in JSON.
+    `root` answers `/` and unknown paths. If it returns None, or is absent, the answer is in JSON: a list of
+    the paths, or an error.
 
     Run it with `mcp_aiohttp.transport.http.serve`: a response that a client no longer reads cancels its call
     only if the runner cancels handlers.
@@ -78,6 +79,7 @@ def build_app(
     proxies = TrustedProxies(options.trusted_proxies)
     places = SocketPlaces(options.sockets, proxies)
     gate = Gate(options, proxies)
+    gate.page = root or gate.page
     endpoints = {
         path: McpEndpoint(server, options, places, gate.caller_of) for path, server in servers.items()
     }
@@ -91,7 +93,7 @@ def build_app(
             app.router.add_route(
                 hdrs.METH_ANY, spelling, endpoint.handle, expect_handler=gate.expecting(endpoint.check)
             )
-    _add_probes(app, gate, ready, root)
+    _add_probes(app, gate, ready)
     _add_metadata(app, gate)
 
     async def stop(app: web.Application) -> None:
@@ -123,7 +125,6 @@ def _add_probes(
     app: web.Application,
     gate: Gate,
     ready: Callable[[], Awaitable[Readiness]],
-    root: Callable[[web.Request], Awaitable[web.Response | None]] | None,
 ) -> None:
     async def health(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -135,11 +136,8 @@ def _add_probes(
         return web.json_response({"status": "unavailable", "reason": state.reason}, status=503)
 
     async def first(request: web.Request) -> web.Response:
-        if root is not None and (page := await root(request)) is not None:
-            return page
-        return web.json_response(
-            {"mcp": list(gate.guarded.values()), "health": "/healthz", "ready": "/readyz"}
-        )
+        paths = {"mcp": list(gate.guarded.values()), "health": "/healthz", "ready": "/readyz"}
+        return await gate.page(request) or web.json_response(paths)
 
     gate.open |= {health, readiness}
     app.router.add_get("/healthz", health)

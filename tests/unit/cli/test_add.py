@@ -338,6 +338,11 @@ FRONT_MATTER = [
         id="too many",
     ),
     pytest.param("---\ntags: [a\n---\n", [], {}, ["its front matter is not read"], id="no YAML"),
+    pytest.param("---\ntags: [K\udcf6ln]\n---\n", [], {}, ["it has invalid characters"], id="no UTF-8"),
+    pytest.param(
+        '+++\ntags = ["K\udcf6ln"]\n+++\n', [], {}, ["it has invalid characters"], id="no UTF-8, TOML"
+    ),
+    pytest.param('+++\naliases = ["\\u0000"]\n+++\n', [], {}, ["it has invalid characters"], id="NUL"),
     pytest.param("# A title\ntags: rope\n", [], {}, [], id="none"),
 ]
 
@@ -347,15 +352,26 @@ def test_tags_aliases_and_dates_of_front_matter_go_with_a_markdown_file(
     tmp_path: Path, text: str, tags: list[str], metadata: dict[str, object], notes: list[str]
 ) -> None:
     path = tmp_path / "sway.md"
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     client = Scripted(["job"])
     (result,) = adding(client).run(walk([path])[0])
     (fields,) = client.fields
     assert (fields.tags, fields.metadata, fields.title) == (["collection:documents", *tags], metadata, None)
     assert all(note in (result.reason or "") for note in notes)
+    (submitted,) = replace(adding(Scripted(["job"])), wait=False).run(walk([path])[0])
+    assert (submitted.reason is None) == (not notes)
 
 
 def test_a_declared_encoding_is_sent_with_each_file(files: list[Found]) -> None:
     client = Scripted(["1", "2", "3"])
     replace(adding(client), encoding="windows-1252").run(files)
     assert client.encodings == ["windows-1252"] * 3
+
+
+@pytest.mark.parametrize(("encoding", "label"), [("cp1252", "windows-1252"), ("utf-16", "")])
+def test_front_matter_is_read_in_the_encoding_of_its_file(tmp_path: Path, encoding: str, label: str) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("---\ntags: [Köln]\n---\n", encoding)
+    client = Scripted(["job"])
+    replace(adding(client), encoding=label).run(walk([path])[0])
+    assert client.fields[0].tags == ["collection:documents", "Köln"]

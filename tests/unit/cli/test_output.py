@@ -81,6 +81,7 @@ def test_a_long_text_wraps_in_its_column_and_times_are_for_people_on_a_terminal(
     assert (max(map(len, lines)) <= 80, len(lines) > 5) == (True, True)
     assert [line.split()[-2:] for line in lines if "2026" in line] == [["2026-11-28", "06:52"]] * 2
     assert "2026-11-28T06:52:01Z" in pipe.stdout.getvalue()  # type: ignore[attr-defined]
+    assert terminal.when("a damaged line") == "a damaged line"
 
 
 def test_a_style_shows_on_a_terminal_only() -> None:

@@ -65,3 +65,4 @@ def test_a_question_is_unanswered_unless_one_document_has_all_its_words(tmp_path
 def test_rates_have_intervals_by_wilson() -> None:
     assert wilson(5, 100) == pytest.approx((0.05, 0.0215, 0.1118), abs=1e-4)
     assert wilson(0, 10)[:2] == (0.0, 0.0)
+    assert wilson(0, 0) == (0.0, 0.0, 1.0)

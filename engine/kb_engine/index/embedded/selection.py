@@ -100,14 +100,15 @@ class Lookup:
         conditions = [
             [terms.holding(part.block) for part in state.parts] for terms in map(_QueryTerms, required)
         ]
-        if query.wording is not None:
-            orders = [part.block.order for part in state.parts if part.block.order is not None]
-            assert len(orders) == len(state.parts), "the state finds them"
-            conditions.append([order.passing(query.wording) for order in orders])
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
         for rows in conditions:
-            allowed = [own if mask is None else own & mask for own, mask in zip(rows, allowed, strict=True)]
+            allowed = _both(rows, allowed)
+        self._size = None if query.wording is None else _size(state, allowed)
+        if query.wording is not None:
+            orders = [part.block.order for part in state.parts if part.block.order is not None]
+            assert len(orders) == len(state.parts), "the state finds them"
+            allowed = _both([order.passing(query.wording) for order in orders], allowed)
         self._segments = [
             Segment(part.block.chunk_ids, part.block.vectors, rows)
             for part, rows in zip(state.parts, allowed, strict=True)
@@ -149,7 +150,21 @@ class Lookup:
             if query.mode == "fts":
                 return Candidates((), 0)
             query = replace(query, mode="vector")
-        return select(self._segments, lambda: self.scores, query, originals, scanner, turn=turn)
+        found = select(self._segments, lambda: self.scores, query, originals, scanner, turn=turn)
+        return found if self._size is None else replace(found, size=self._size)
+
+
+def _both(masks: Sequence[Mask], others: Sequence[Mask | None]) -> list[Mask | None]:
+    """Return the rows that are in both masks of each part (None: all)."""
+    return [own if mask is None else own & mask for own, mask in zip(masks, others, strict=True)]
+
+
+def _size(state: State, masks: Sequence[Mask | None]) -> int:
+    """Return the number of rows in these masks of the parts (None: all)."""
+    return sum(
+        part.size if mask is None else int(np.count_nonzero(mask))
+        for part, mask in zip(state.parts, masks, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,7 +29,7 @@ from kb_contracts.semantics.documents import (
 )
 from kb_contracts.semantics.sources import left_out, scope_after_removal, scope_after_tags, source_not_found
 from kb_engine.store.clock import following
-from kb_engine.store.port import LeasedJob, NewJob, Prepared
+from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs, originals, sources, versions
 from kb_engine.store.repository.content import (
     assign,
@@ -215,7 +215,9 @@ async def tag_page(read: Read, prefix: str, limit: int, offset: int) -> m.TagLis
 # the commit of a job
 
 
-async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
+async def commit(
+    write: Write, leased: LeasedJob, prepared: Prepared, progress: JobProgress | None = None
+) -> m.Job | None:
     """Insert the document and close the job; return None if the lease is void.
 
     A document of the same kind, SHA-256 and `dedup_scope` is not duplicated: the job closes with the id of
@@ -240,9 +242,11 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     job = leased.job
     write.reach = job.reach
     await write.hold_base()
-    write.drop_lease(leased.lease)
     if not await jobs.hold(write, leased):
         return None
+    if progress is not None:
+        await jobs.report(write, leased.lease, job.id, progress)
+    write.drop_lease(leased.lease)
     if job.kind == "update":
         await write.hold_document(job.updated_note)
         standing, text = await note(write, job.updated_note)

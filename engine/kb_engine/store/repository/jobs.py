@@ -4,7 +4,7 @@ its oldest job.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,7 @@ from kb_contracts.semantics.jobs import (
 )
 from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.clock import parse, stamp
-from kb_engine.store.port import FailedJob, LeasedJob, NewJob, StoreEvent
+from kb_engine.store.port import FailedJob, JobProgress, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS
 from kb_engine.store.repository.sources import duplicate_for
@@ -123,11 +123,16 @@ async def cancel_all(write: Write) -> int:
 
 
 async def take(
-    write: Write, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
+    write: Write,
+    lease: str,
+    lanes: Collection[Lane] = LANES,
+    without: Collection[str] = (),
+    then_without: Callable[[str], Collection[str]] = lambda _: (),
 ) -> LeasedJob | None:
     """Lease the queued job whose turn it is in these lanes and count the attempt; None if no job is ready.
 
-    Jobs of the callers in `without` stay queued. Skipped as well: an update while an earlier update of the
+    Jobs of the callers in `without` stay queued. `then_without` returns the callers that the next look leaves
+    out after a job of the given one. Skipped as well: an update while an earlier update of the
     same note is unfinished, a job while an earlier job of the same source is unfinished (they run in order),
     a job that rests after engine crashes, and a job locked by another engine.
     """
@@ -162,15 +167,16 @@ async def take(
         return None
     write.keep_lease(lease)
     leased = _leased(found)
-    following = (
-        f"SELECT caller FROM jobs WHERE status IN ({placeholders(len(waiting))}) AND lane = ? "  # noqa: S608
-        "ORDER BY turn, seq LIMIT 1"
+    left_out = then_without(leased.job.caller)
+    more = f"SELECT true FROM jobs WHERE status IN ({placeholders(len(waiting))}) AND lane = ?"  # noqa: S608
+    other = f"{more} AND NOT caller {write.among} LIMIT 1"
+    has_more = bool(await write.value(f"{more} LIMIT 1", (*waiting, leased.lane)))
+    has_next = has_more and (
+        not left_out
+        or bool(await write.value(other, (*waiting, leased.lane, write.list_value(list(left_out)))))
     )
-    return replace(
-        leased,
-        is_duplicate=await duplicate_for(write, leased.job) is not None,
-        next_caller=await write.value(following, (*waiting, leased.lane)),
-    )
+    is_duplicate = await duplicate_for(write, leased.job) is not None
+    return replace(leased, is_duplicate=is_duplicate, has_more=has_more, has_next=has_next)
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
@@ -199,14 +205,14 @@ async def _turn(read: Read, caller: str, lane: str) -> int:
     return turn(await read.value(last, (caller, lane)), await read.value(served, (lane, lane)))
 
 
-async def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
+async def report(write: Write, lease: str, job_id: str, progress: JobProgress) -> bool:
     """Record progress. Return False if the lease is void and the work should stop."""
     until, end = write.lease_end
     sql = (
         f"UPDATE jobs SET {until}step = ?, completed_steps = ?, total_steps = ? "  # noqa: S608
         "WHERE id = ? AND lease = ? AND status = 'running'"
     )
-    return await write.changed(sql, (*end, step, completed, total, job_id, lease)) > 0
+    return await write.changed(sql, (*end, *progress, job_id, lease)) > 0
 
 
 async def hold(write: Write, leased: LeasedJob) -> bool:
@@ -247,8 +253,12 @@ async def complete(
     return await find(write, job_id)
 
 
-async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
+async def fail(
+    write: Write, lease: str, job_id: str, error: m.JobError, progress: JobProgress | None = None
+) -> bool:
     """Close the job as failed; keep its text and file if a retry may help. False if the lease is void."""
+    if progress is not None:
+        await report(write, lease, job_id, progress)
     write.drop_lease(lease)
     if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
         return False

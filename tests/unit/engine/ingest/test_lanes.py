@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.formats import FORMATS
+from kb_engine.ingest import workers
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.store.repository import state
 from kb_engine.turns import SHORT_BYTES
@@ -120,3 +121,19 @@ async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
         ]
         parts.embedder.release.set()
         assert (await parts.ended(held[-1])).status == "completed"
+
+
+async def test_a_free_worker_takes_the_job_behind_those_of_a_caller_at_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller of that job had earlier ones, so its turn is behind all of the first caller."""
+    monkeypatch.setattr(workers, "_POLL_SECONDS", 60 * ANSWER_SECONDS)
+    async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path, count=2) as parts:
+        await parts.workers.stop()
+        mine = [await parts.accept_file(f"{n}.txt", b"\xff%d" % n, caller="other") for n in range(4)]
+        for number in range(3):
+            await parts.accept_file(f"held {number}.txt", f"{HELD} {number}".encode())
+        for job_id in mine[:-1]:
+            await parts.cancel(job_id)
+        parts.workers.start()
+        assert (await parts.ended(mine[-1])).status == "failed"  # takes no embedding thread

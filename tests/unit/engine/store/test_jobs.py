@@ -10,7 +10,7 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.clock import seconds_between, stamp
-from kb_engine.store.port import Bounds, NewJob
+from kb_engine.store.port import Bounds, JobProgress, NewJob
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.jobs import rests_until
 from kb_engine.turns import SHORT_BYTES
@@ -64,15 +64,20 @@ async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) 
 
 async def test_a_reported_step_shows_in_the_job(base: Base) -> None:
     leased = await base.lease(new_note("a"))
-    assert await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 4)
+    assert await base.store.write(jobs.report, leased.lease, leased.job.id, JobProgress("embedding", 1, 4))
     job = await base.store.read(jobs.find, leased.job.id)
-    assert (job.status, job.step, job.completed_steps, job.total_steps) == ("running", "embedding", 1, 4)
+    assert (job.status, job.step, job.completed_steps, job.total_steps) == (
+        "running",
+        "embedding",
+        1,
+        4,
+    )
     assert job.progress == 0.25
 
 
 async def test_a_committed_job_names_its_document(base: Base) -> None:
     leased = await base.lease(new_note("a"))
-    await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 4)
+    await base.store.write(jobs.report, leased.lease, leased.job.id, JobProgress("embedding", 1, 4))
     base.clock.move(seconds=5)
     job = await base.commit(leased, prepared("a"))
     assert job is not None
@@ -123,7 +128,7 @@ async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, dea
         base.clock.move(hours=1)
         leased = await base.take("L9")
         assert (leased.job.text, leased.attempts) == ("a", deaths + 1)
-        assert not await base.store.write(jobs.report, "L", job.id, "embedding", 1, 2)
+        assert not await base.store.write(jobs.report, "L", job.id, JobProgress("embedding", 1, 2))
         assert await base.commit(leased, prepared("a")) is not None
 
 
@@ -337,7 +342,9 @@ async def test_the_pace_of_a_job_corrects_what_was_learned(base: Base) -> None:
     base.clock.move(seconds=1)
     assert (await base.store.read(jobs.find, leased.job.id)).estimated_seconds == pytest.approx(1)
     base.clock.move(seconds=7)
-    await base.store.write(jobs.report, leased.lease, leased.job.id, "Generating embeddings", 4, 5)
+    await base.store.write(
+        jobs.report, leased.lease, leased.job.id, JobProgress("Generating embeddings", 4, 5)
+    )
     assert (await base.store.read(jobs.find, leased.job.id)).estimated_seconds == pytest.approx(0.8 * 2)
 
 

@@ -16,7 +16,7 @@ from asyncpg.transaction import Transaction
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import Bounds, Idempotency, LeasedJob, NewJob, StoreEvent
+from kb_engine.store.port import Bounds, Idempotency, JobProgress, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import postgres_store as postgres_store
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import LISTENER, WRITERS, connect
@@ -76,7 +76,9 @@ async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: 
     assert await two.other.store.write(jobs.release) == 1
     second = await two.other.take("second")
     assert second.attempts == 2
-    assert not await two.one.store.write(jobs.report, first.lease, first.job.id, "embedding", 1, 2)
+    assert not await two.one.store.write(
+        jobs.report, first.lease, first.job.id, JobProgress("embedding", 1, 2)
+    )
     assert await two.one.commit(first, prepared("a")) is None
     assert await two.one.store.write(documents.commit_duplicate, first) is None
     assert not await two.one.store.write(jobs.fail, first.lease, first.job.id, ERROR)
@@ -102,7 +104,7 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
                 lambda: store.once(None, documents.add_tags, document.id, ["t"], None),
                 lambda: store.once(None, jobs.accept, new_note("b")),
                 lambda: store.write(jobs.take, "again"),
-                lambda: store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 2),
+                lambda: store.write(jobs.report, leased.lease, leased.job.id, JobProgress("embedding", 1, 2)),
                 lambda: store.write(documents.commit, leased, prepared("a")),
                 store.ping,
                 store.beat,

@@ -19,7 +19,7 @@ TAKEN = {
 LEFT = {
     *("jobs", "job_texts", "spool_files", "spool_parts", "idempotency", "measures"),
     *("meta", "base", "layout", "counters", "pings"),
-    *("postings", "index_changes", "index_segments", "next_vectors", "next_embedder"),
+    *("postings", "outdated_words", "index_changes", "index_segments", "next_vectors", "next_embedder"),
     "reserve",
 }
 """Finished work, a base's own state, and derived data."""

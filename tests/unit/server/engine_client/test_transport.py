@@ -462,6 +462,20 @@ class TestSeveralAddresses:
                 assert raised.value.url == f"http://127.0.0.1:{one.port}, http://127.0.0.1:{two.port}"
                 assert len(one.heads) == len(two.heads) == tried
 
+    async def test_closing_ends_what_is_on_its_way_and_checks_no_address(self) -> None:
+        async with (
+            peer(silent) as first,
+            peer(ok) as other,
+            addresses_of(first, other, sleep=long_pause) as both,
+        ):
+            waiting = asyncio.create_task(both.exchange(request()))
+            await eventually_async(lambda: first.heads, what="the request")
+            await both.close()
+            with pytest.raises(EngineUnreachable):
+                await waiting
+            assert not other.heads
+            assert [one.checking for one in both._all] == [None, None]
+
     async def test_a_silent_or_half_streamed_response_is_not_requested_again(self) -> None:
         streamed = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 2\r\n\r\nO"
 

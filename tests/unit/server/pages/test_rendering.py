@@ -1,4 +1,4 @@
-"""Texts of documents as HTML: their structure is kept, and nothing of them runs, fetches or leads into kb."""
+"""Texts of documents as HTML: their structure is kept, and nothing runs, fetches or is a relative link."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def assert_harmless(html: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("doc_type", ["note", "pdf", "text", "code"])
-def test_nothing_of_a_text_runs_fetches_or_leads_into_kb(text: str, doc_type: str) -> None:
+def test_nothing_of_a_text_runs_fetches_or_is_a_relative_link(text: str, doc_type: str) -> None:
     made, passages = document(text, f"x {text}", doc_type=doc_type, filename="a.html")
     parts, _ = document_html(made, passages)
     [excerpt] = excerpts("script alert onerror href x", [result(text, text, doc_type, "a.html")])
@@ -72,7 +72,7 @@ def test_the_structure_of_a_text_is_kept_across_its_passages() -> None:
     made, passages = document(
         "# T\n\nFirst *words*.",
         "| a | b |\n|---|---|\n| 1 | 2 |",
-        "## Next\n\n```py\ndef f(): pass\n```",
+        "## *Next* [`x`](y.md)\n\n```py\ndef f(): pass\n```",
         "text",
     )
     parts, contents = document_html(made, passages)
@@ -81,8 +81,14 @@ def test_the_structure_of_a_text_is_kept_across_its_passages() -> None:
     assert (">T</h" in html, "<em>words</em>" in html, html.count("<table")) == (False, True, 1)
     assert '<span class="k">def</span>' in html
     assert [(each.level, each.text, f'<h2 id="{each.id}"' in html) for each in contents] == [
-        (2, "Next", True)
+        (2, "Next x", True)
     ]
+
+
+def test_passages_of_several_documents_have_no_ids() -> None:
+    """The page of results would have the same id several times."""
+    for excerpt in excerpts("granite", [result("# Granite\n\nis hard")] * 2):
+        assert ("</h3>" in excerpt.html, "id=" in excerpt.html) == (True, False)
 
 
 def test_a_passage_that_begins_within_a_block_has_its_place_in_it() -> None:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from kb_cli.config import client_settings, engine
+from kb_cli.excerpt import excerpt
 from kb_cli.explained import reason
 from kb_cli.output import CliError, Exit, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
@@ -129,12 +130,13 @@ def save_original(client: EngineClient, document: m.Document, path: Path) -> Non
 
 def search(options: argparse.Namespace, out: Output) -> None:
     """Print the matching passages, best first."""
-    if not options.query.strip():
+    query = " ".join(options.query)
+    if not query.strip():
         raise CliError(Exit.USAGE, "a search needs words or a question")
     if options.fts_only and options.mode not in (None, "fts"):
         raise CliError(Exit.USAGE, f"--fts-only and --mode {options.mode} exclude each other")
     request = m.SearchRequest(
-        query=options.query,
+        query=query,
         top=options.top,
         tags=labels(options, tags_for_search),
         doc_type=options.doc_type,
@@ -176,7 +178,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
             meaning = "no say" if explain.cosine is None else f"{explain.cosine:.3f}"
             words = "no say" if explain.bm25 is None else f"{explain.bm25:.3f}"
             weighed = f"meaning {meaning} × {explain.weight:g}, words {words}"
-            out.text(f"   {reason(options.query, result)}", style="dim")
+            out.text(f"   {reason(query, result)}", style="dim")
             out.text(f"   {weighed} (saturation {explain.saturation:g})", style="dim")
             if explain.relevance is not UNSET:
                 out.text(f"   reranked: {explain.relevance:.3f}", style="dim")
@@ -186,7 +188,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
                 out.text(f"   {', '.join(parts)}", style="dim")
         text = with_header(chunk)
         if not options.full and len(text) > _SHORT_CHARS:
-            text = text[:_SHORT_CHARS].rstrip() + " … (--full shows all)"
+            text = excerpt(text, query, _SHORT_CHARS) + " (--full shows all)"
         lines = [line for line in text.strip().splitlines() if options.full or line.strip()]
         out.text("\n".join(f"   {line}" for line in lines) + "\n")
     if not answer.results:
@@ -395,9 +397,9 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
-def _note_text(given: str) -> str:
-    """Return the text of a note: as given, or all of stdin for `-`."""
-    text = sys.stdin.read() if given == "-" else given
+def _note_text(given: Sequence[str]) -> str:
+    """Return the text of a note: the given words, or all of stdin for `-`."""
+    text = sys.stdin.read() if given == ["-"] else " ".join(given)
     if not text.strip():
         raise CliError(Exit.USAGE, "a note needs a text")
     if len(text) > m.MAX_NOTE_CHARS:

@@ -102,8 +102,9 @@ def test_a_note_is_found_in_the_collection_that_its_tag_names(kb: Kb) -> None:
 
 
 def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
+    """Also with its words as several arguments."""
     document = kb.note("The archive closes at noon")
-    status, out, _ = kb("addnote", "The archive closes at noon")
+    status, out, _ = kb("addnote", "The", "archive", "closes at noon")
     assert (status, out) == (0, f"Document {document} in documents; the same text was there already.\n")
 
 
@@ -179,7 +180,7 @@ def test_updatenote_at_another_version_is_refused(kb: Kb) -> None:
 
 def test_search_shows_score_title_place_and_text(kb: Kb) -> None:
     document = kb.note("The zeppelin hangar has a copper roof", "--title", "Hangar", "--tags", "roof")
-    status, out, _ = kb("search", "zeppelin hangar", "--mode", "fts", "--explain")
+    status, out, _ = kb("search", "zeppelin", "hangar", "--mode", "fts", "--explain")
     assert status == 0
     assert f"Hangar · document {document} · in documents · roof" in out
     assert "The zeppelin hangar has a copper roof" in out

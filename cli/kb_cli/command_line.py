@@ -78,8 +78,8 @@ _CORE = (
     Command("up", "run", "kb_cli.up:run", "run engine and MCP server together", (
         *SETTINGS,
         HOME,
-        arg("--port", help="port of the MCP server"),
-        arg("--engine-port", help="port of the engine"),
+        arg("--port", help="port of the MCP server (default 3000)"),
+        arg("--engine-port", help="port of the engine (default 8000)"),
         arg("--single", action="store_true",
              help="run both in one process, for small machines or containers"),
         _TOOLSETS,

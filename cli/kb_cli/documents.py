@@ -29,6 +29,7 @@ from kb_contracts.api.operations import (
     GET_DOCUMENT,
     LIST_COLLECTIONS,
     LIST_DOCUMENTS,
+    LIST_VERSIONS,
     PATCH_NOTE,
     SEARCH,
     WITHOUT_CHUNKS,
@@ -36,6 +37,7 @@ from kb_contracts.api.operations import (
     DocumentQuery,
     DocumentsQuery,
     NoteQuery,
+    PageQuery,
 )
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
@@ -218,7 +220,14 @@ def get(options: argparse.Namespace, out: Output) -> None:
         query = DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
-        document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+        try:
+            document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+        except CliError as error:
+            if error.status is Exit.NOT_FOUND and _is_in_trash(client, options.document):
+                removed = f"document {options.document} was removed"
+                advice = f"kb history {options.document} --restore brings it back"
+                raise CliError(Exit.NOT_FOUND, f"{removed}; {advice}") from error
+            raise
         if options.original is not None:
             if document.doc_type == "note":
                 raise CliError(
@@ -256,6 +265,14 @@ def get(options: argparse.Namespace, out: Output) -> None:
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
         out.note(f"{end} of {counted(document.chunk_count, 'chunk')}; continue with --offset {end}")
+
+
+def _is_in_trash(client: EngineClient, key: str) -> bool:
+    try:
+        kept = client.call(LIST_VERSIONS, path={"document_id": key}, query=PageQuery(limit=1)).versions
+    except CliError:
+        return False
+    return bool(kept) and kept[0].removed
 
 
 def _show_list(found: m.DocumentList, out: Output) -> None:
@@ -381,6 +398,11 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
     )
     with engine(options) as client:
         waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
+        before = None
+        with suppress(CliError):  # the update itself reports it; and a key may write without reading
+            before = client.call(
+                GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
+            ).version
         changed = client.call(
             PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
         )
@@ -393,7 +415,8 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
     if isinstance(changed, m.Job):
         return _report_job(changed, out)
     if not out.answered(changed):
-        out.text(f"Note {changed.id} is updated (version {changed.version}).", style="green")
+        outcome = "has this text already" if changed.version == before else "is updated"
+        out.text(f"Note {changed.id} {outcome} (version {changed.version}).", style="green")
     return Exit.OK
 
 

@@ -142,6 +142,8 @@ def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
     before = kb.json("get", str(document))
     status, out, _ = kb("updatenote", str(document), "The committee meets on Thursday")
     assert (status, out) == (0, f"Note {document} is updated (version 2).\n")
+    again = kb("updatenote", str(document), "The committee meets on Thursday")
+    assert again[:2] == (0, f"Note {document} has this text already (version 2).\n")
     after = kb.json("get", str(document))
     assert (after["id"], after["created_at"]) == (before["id"], before["created_at"])
     assert after["chunks"][0]["text"] == "The committee meets on Thursday"

@@ -412,11 +412,16 @@ def test_a_folder_is_taken_in_with_all_below_it(kb: Kb, folder: Path) -> None:
 
 def test_into_a_pipe_each_file_is_a_line(kb: Kb, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("Exactly one file for the pipe")
-    status, out, _ = kb("add", "one.txt")
-    line, total = out.splitlines()
-    assert status == 0
-    assert line.split("\t")[:2] == ["added", "one.txt"]
-    assert total == "1 added"
+    for name in ("in.xyz", "in.txt"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"\xff")
+    status, out, _ = kb("add", "one.txt", "in")
+    *lines, total = out.splitlines()
+    assert status == Exit.PARTLY
+    assert sorted(tuple(line.split("\t")[:2]) for line in lines) == [
+        ("added", "one.txt"), ("failed", "in/in.txt"), ("skipped", "in/in.xyz"),
+    ]  # fmt: skip
+    assert total == "1 added, 1 failed, 1 skipped"
 
 
 def test_a_file_of_no_known_kind_that_was_named_is_a_failure(kb: Kb, tmp_path: Path) -> None:

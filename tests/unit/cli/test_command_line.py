@@ -106,6 +106,11 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], ar
     ("arguments", "usage", "words"),
     [
         (["serch", "x"], "usage: kb COMMAND", "there is no command 'serch'; did you mean search?"),
+        (["remove", "22"], "usage: kb COMMAND", "did you mean rm?"),
+        (["ls"], "usage: kb COMMAND", "did you mean get?"),
+        (["edit"], "usage: kb COMMAND", "did you mean updatenote?"),
+        (["rm"], "usage: kb rm ", "\nkb rm: error: the following arguments are required: ID"),
+        ([], "usage: kb COMMAND", "Find in a base"),
         (["zzzz"], "usage: kb COMMAND", "there is no command 'zzzz'; kb help lists them"),
         (["--versoin"], "usage: kb COMMAND", "there is no option --versoin; did you mean --version?"),
         (["search", "x", "--colection", "y"], "usage: kb search ", "did you mean --collection?"),
@@ -172,7 +177,7 @@ def test_a_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: str)
 
 def test_a_text_that_begins_with_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    for text in (["--from now on"], ["--", "--from"]):
+    for text in (["--from now on"], ["--", "--from"], ["from", "now", "on"]):
         assert dispatch(["search", "--url", url, *text]) == Exit.UNREACHABLE
         capsys.readouterr()
 

@@ -102,8 +102,9 @@ def test_a_note_is_found_in_the_collection_that_its_tag_names(kb: Kb) -> None:
 
 
 def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
+    """Also with its words as several arguments."""
     document = kb.note("The archive closes at noon")
-    status, out, _ = kb("addnote", "The archive closes at noon")
+    status, out, _ = kb("addnote", "The", "archive", "closes at noon")
     assert (status, out) == (0, f"Document {document} in documents; the same text was there already.\n")
 
 
@@ -141,6 +142,8 @@ def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
     before = kb.json("get", str(document))
     status, out, _ = kb("updatenote", str(document), "The committee meets on Thursday")
     assert (status, out) == (0, f"Note {document} is updated (version 2).\n")
+    again = kb("updatenote", str(document), "The committee meets on Thursday")
+    assert again[:2] == (0, f"Note {document} has this text already (version 2).\n")
     after = kb.json("get", str(document))
     assert (after["id"], after["created_at"]) == (before["id"], before["created_at"])
     assert after["chunks"][0]["text"] == "The committee meets on Thursday"
@@ -179,7 +182,7 @@ def test_updatenote_at_another_version_is_refused(kb: Kb) -> None:
 
 def test_search_shows_score_title_place_and_text(kb: Kb) -> None:
     document = kb.note("The zeppelin hangar has a copper roof", "--title", "Hangar", "--tags", "roof")
-    status, out, _ = kb("search", "zeppelin hangar", "--mode", "fts", "--explain")
+    status, out, _ = kb("search", "zeppelin", "hangar", "--mode", "fts", "--explain")
     assert status == 0
     assert f"Hangar · document {document} · in documents · roof" in out
     assert "The zeppelin hangar has a copper roof" in out
@@ -409,11 +412,16 @@ def test_a_folder_is_taken_in_with_all_below_it(kb: Kb, folder: Path) -> None:
 
 def test_into_a_pipe_each_file_is_a_line(kb: Kb, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("Exactly one file for the pipe")
-    status, out, _ = kb("add", "one.txt")
-    line, total = out.splitlines()
-    assert status == 0
-    assert line.split("\t")[:2] == ["added", "one.txt"]
-    assert total == "1 added"
+    for name in ("in.xyz", "in.txt"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"\xff")
+    status, out, _ = kb("add", "one.txt", "in")
+    *lines, total = out.splitlines()
+    assert status == Exit.PARTLY
+    assert sorted(tuple(line.split("\t")[:2]) for line in lines) == [
+        ("added", "one.txt"), ("failed", "in/in.txt"), ("skipped", "in/in.xyz"),
+    ]  # fmt: skip
+    assert total == "1 added, 1 failed, 1 skipped"
 
 
 def test_a_file_of_no_known_kind_that_was_named_is_a_failure(kb: Kb, tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ def test_a_removed_document_is_brought_back(kb: Kb) -> None:
     assert "restores a document" in kb("rm", note, "--yes")[2]
     assert uid in [each["uid"] for each in kb.json("history")["versions"]]
     assert "removed" in kb("history", "--limit", "1")[1]
+    status, _, error = kb("get", note)
+    advice = f"was removed; kb history {note} --restore brings it back\n"
+    assert (status, error.endswith(advice)) == (Exit.NOT_FOUND, True)
     kb.json("history", uid, "--restore")
     assert kb.json("get", note)["uid"] == uid
     assert kb("rm", note, "--yes", "--purge")[2] == ""

@@ -166,9 +166,14 @@ ELSEWHERE = {"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0"}
 @pytest.mark.parametrize(
     ("arguments", "setting", "status", "words"),
     [
-        (("up",), {"KB_ENGINE_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_ENGINE_PORT")),
+        (("up",), {"KB_ENGINE_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_ENGINE_PORT", "try: kb up ")),
         (("up",), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
-        (("up", "--single"), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
+        (
+            ("up", "--single"),
+            {"KB_MCP_PORT": "{taken}"},
+            Exit.FAILED,
+            ("KB_MCP_PORT", "kb up --single --port "),
+        ),
         (("up", "--single"), {"KB_HOME": "{file}/home"}, Exit.FAILED, ("{file}", "KB_HOME")),
         (("up", "--single"), {"KB_EMBEDDER": "nothing"}, Exit.FAILED, ("KB_EMBEDDER",)),
         (("up", "--single"), {"KB_WORKERS": "2"}, Exit.USAGE, ("KB_WORKERS=2", "leave --single out")),

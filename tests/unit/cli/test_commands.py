@@ -76,7 +76,7 @@ def _read(descriptor: int) -> bytes:
         (("move", "{document}", "No Name"), Exit.USAGE, "collection"),
     ],
 )
-def test_what_does_not_fit_is_one_line_in_words_and_changes_nothing(
+def test_an_invalid_argument_is_one_line_of_error_and_changes_nothing(
     kb: Kb, arguments: tuple[str, ...], status: Exit, words: str
 ) -> None:
     document = kb.note("anything")
@@ -353,7 +353,7 @@ def test_a_wrong_key_is_told_without_showing_it(kb: Kb) -> None:
     assert "not-the-key" not in err
 
 
-def test_what_a_key_may_not_know_of_the_engine_is_not_called_nothing(
+def test_figures_that_a_key_may_not_see_are_omitted_from_the_status(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = KeyFile(tmp_path / "home" / "keys.json").create("reader", rights=rights_of(["read"]))[1]
@@ -458,7 +458,7 @@ def test_a_file_without_text_does_not_read_as_success(kb: Kb, tmp_path: Path) ->
     assert result["reason"]
 
 
-def test_what_is_not_there_is_refused_before_anything_is_sent(kb: Kb, tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_before_the_first_file_is_sent(kb: Kb, tmp_path: Path) -> None:
     """A typing error in the last path must not leave half of a run behind."""
     (tmp_path / "present.txt").write_text("This one is present")
     status, out, err = kb("add", "present.txt", "absent.txt")
@@ -482,7 +482,7 @@ def test_files_that_are_not_waited_for_are_submitted(kb: Kb, tmp_path: Path) -> 
     "command",
     [("search", "owned"), ("get", "--source-path", "hostile"), ("jobs",), ("search", "owned", "--json")],
 )
-def test_what_a_document_holds_does_nothing_to_a_terminal(
+def test_control_characters_of_documents_do_not_reach_the_terminal(
     kb: Kb, engine: RunningEngine, command: tuple[str, ...]
 ) -> None:
     kb.note(HOSTILE, "--title", HOSTILE, "--source-path", "hostile")

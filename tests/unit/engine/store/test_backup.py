@@ -125,7 +125,7 @@ async def filled(home: Home) -> None:
             await base.ingest(new_note(text), prepared(text))
 
 
-async def test_what_is_copied_is_named_and_for_its_owner_alone(tmp_path: Path) -> None:
+async def test_a_backup_lists_its_files_and_is_private_to_its_owner(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     await filled(home)
     made = back_up(home.database, home.spool, home.keys, tmp_path / "copy")
@@ -187,7 +187,7 @@ async def _waits_for_a_lost_file(home: Home, copy: Path) -> None:
         (_waits_for_a_lost_file, "files that belong to it are missing: lost"),
     ],
 )
-async def test_what_cannot_be_copied_leaves_nothing(
+async def test_a_refused_backup_leaves_no_files(
     tmp_path: Path, spoil: Callable[[Home, Path], object], why: str
 ) -> None:
     home, copy = Home(tmp_path / "home"), tmp_path / "copy"
@@ -257,7 +257,7 @@ async def test_a_damaged_copy_is_not_restored(tmp_path: Path, name: str, why: st
     assert not restored.database.exists()
 
 
-async def test_nothing_is_restored_over_a_base(tmp_path: Path) -> None:
+async def test_a_restore_over_an_existing_base_is_refused(tmp_path: Path) -> None:
     """Nor beside a log that SQLite would apply to the new base."""
     home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
     await filled(home)

@@ -224,7 +224,7 @@ def test_a_search_that_fails_leaves_nothing_to_scan(monkeypatch: pytest.MonkeyPa
     multiply.assert_not_called()
 
 
-def test_what_fails_ahead_fails_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_scan_on_a_thread_fails_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_vectors, "BESIDE_ROWS", 0)
     vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
 
@@ -263,7 +263,7 @@ def test_a_total_that_would_cost_too_much_is_a_lower_bound() -> None:
     assert list(found.best) == list(expected.best)
 
 
-def test_nothing_allowed_finds_nothing() -> None:
+def test_an_empty_selection_has_no_results() -> None:
     vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
     query = IndexQuery("", "vector", vectors[0], SCORING, 10)
     for some in (vectors[:0], vectors):

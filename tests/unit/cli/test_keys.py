@@ -24,6 +24,8 @@ def test_a_token_is_shown_once_and_alone_on_stdout(kb: Kb, path: Path) -> None:
     assert status == Exit.OK
     assert TOKEN.fullmatch(out.strip())
     assert "shown only now" in err
+    assert "From now on all clients and the pages need a key" in err
+    assert "From now on" not in kb("keys", "create", "second")[2]
     found = KeyRing(path).find(out.strip())
     assert found is not None
     assert (found.rights, found.collections, found.expires) == ({"read"}, None, None)
@@ -66,6 +68,7 @@ def test_keys_are_listed_with_their_state(kb: Kb) -> None:
     assert [(key["name"], key["state"]) for key in listed] == [("one", "valid"), ("two", "revoked")]
     assert not [key for key in listed if "token" in key or "secrets" in key]
     assert "one" in kb("keys", "list")[1]
+    assert "No key is valid now" in kb("keys", "revoke", "one")[2]
 
 
 def test_a_key_is_rotated(kb: Kb, path: Path) -> None:

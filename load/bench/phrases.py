@@ -13,7 +13,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -250,6 +250,10 @@ async def _opened(name: str, folder: Path) -> AsyncIterator[tuple[Store, Callabl
 
 
 def _backend_seconds(postmaster: psutil.Process) -> float:
-    """Return the processor time of a server's processes, which `psutil` rounds to hundredths."""
-    spent = (Path(f"/proc/{each.pid}/schedstat").read_text("ascii") for each in postmaster.children())
-    return sum(int(each.split()[0]) for each in spent) / 1e9
+    """Return the processor time of a server's processes; `psutil` rounds that of running ones to hundredths."""
+    seconds = 0.0
+    for each in postmaster.children():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            seconds += int(Path(f"/proc/{each.pid}/schedstat").read_text("ascii").split()[0]) / 1e9
+    ended = postmaster.cpu_times()
+    return seconds + ended.children_user + ended.children_system

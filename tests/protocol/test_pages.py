@@ -397,6 +397,19 @@ async def test_a_restricted_key_chooses_from_its_collections(opened: Open, tmp_p
             assert options == (["bees", "stones"] if key == exact else [])
 
 
+async def test_a_key_is_offered_only_the_changes_in_its_rights(opened: Open, tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys.json")
+    _, key = file.create("reader", rights=rights_of(["read"]))
+    async with opened(keys=str(file.path)) as site:
+        site.engine.add("collection:memory", text="granite", metadata={"left": ["a", "b"]})
+        await site.http.post("/login", files={"key": (None, key)}, headers=HTML)
+        page = await site.get("/documents/1")
+        assert not re.search(r">(?:Add|Edit|Remove|Save)<", page)
+        assert ">a, b</dd>" in page
+        for path in ("/add", "/documents/1/note", "/documents/1/remove"):
+            assert "This key may not" in plain(await site.get(path, 403))
+
+
 async def test_an_address_without_a_page_says_so_to_browsers(site: Site) -> None:
     assert "No such page" in await site.get("/nowhere", 404)
     assert "No such page" in await site.get(f"/documents/{EVIL}", 404)

@@ -336,7 +336,7 @@ async def test_what_does_not_fit_is_said_and_nothing_is_sent(opened: Open, tmp_p
     async with opened(max_upload_bytes=1_000) as site:
         for status, words, files, fields, field in [
             (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}, "file"),
-            (415, "exe", [("a.exe", b"MZ")], {}, "file"),
+            (415, "a.exe is refused", [("a.md", b"x"), ("a.exe", b"MZ")], {}, "file"),
             (422, "Choose a file, or write a text", [], {"text": " \n "}, "text"),
             (422, "not a collection name", [], {"text": "x", "collection": "Not a name"}, "collection"),
             (422, "not a tag", [], {"text": "x", "tags": "a/b"}, "tags"),

@@ -272,6 +272,8 @@ async def test_a_removed_document_is_listed_and_brought_back(site: Site) -> None
     uid = site.engine.add(text="granite", title="Stone").uid
     await site.done("/documents/1/remove")
     assert f'href="/documents/{uid}/versions/1">Stone</a>' in await site.get("/trash")
+    removed = await site.get("/documents/1", 404)
+    assert ("Document 1 was removed" in removed, f'"/documents/{uid}/versions/1"' in removed) == (True, True)
     assert "granite" in await site.get(f"/documents/{uid}/versions/1")
     assert await site.done(f"/documents/{uid}/versions/1/restore") == "/documents/1?done=restored"
     assert "There are none" in await site.get("/trash")

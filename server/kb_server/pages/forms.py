@@ -162,7 +162,8 @@ def _accepted(name: str) -> str:
         filename = check_filename(name)
         check_format(filename)
     except UploadError as error:
-        words = f"Nothing was added: {name[:200]} is refused. Leave it out or change it. {error.message}"
+        reason = error.message.partition(" Use PDF")[0]  # the page lists the formats
+        words = f"Nothing was added: {name[:200]} is refused. Leave it out or change it. {reason}"
         raise FormError(words, error.status, "file") from error
     return filename
 

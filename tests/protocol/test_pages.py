@@ -272,6 +272,8 @@ async def test_a_removed_document_is_listed_and_brought_back(site: Site) -> None
     uid = site.engine.add(text="granite", title="Stone").uid
     await site.done("/documents/1/remove")
     assert f'href="/documents/{uid}/versions/1">Stone</a>' in await site.get("/trash")
+    removed = await site.get("/documents/1", 404)
+    assert ("Document 1 was removed" in removed, f'"/documents/{uid}/versions/1"' in removed) == (True, True)
     assert "granite" in await site.get(f"/documents/{uid}/versions/1")
     assert await site.done(f"/documents/{uid}/versions/1/restore") == "/documents/1?done=restored"
     assert "There are none" in await site.get("/trash")
@@ -338,7 +340,7 @@ async def test_invalid_additions_are_refused_before_they_reach_the_engine(
     async with opened(max_upload_bytes=1_000) as site:
         for status, words, files, fields, field in [
             (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}, "file"),
-            (415, "exe", [("a.exe", b"MZ")], {}, "file"),
+            (415, "a.exe is refused", [("a.md", b"x"), ("a.exe", b"MZ")], {}, "file"),
             (422, "Choose a file, or write a text", [], {"text": " \n "}, "text"),
             (422, "not a collection name", [], {"text": "x", "collection": "Not a name"}, "collection"),
             (422, "not a tag", [], {"text": "x", "tags": "a/b"}, "tags"),
@@ -397,6 +399,19 @@ async def test_a_restricted_key_chooses_from_its_collections(opened: Open, tmp_p
             assert field in page
             options = re.findall(r'<option value="([^"]*)"', page)
             assert options == (["bees", "stones"] if key == exact else [])
+
+
+async def test_a_key_is_offered_only_the_changes_in_its_rights(opened: Open, tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys.json")
+    _, key = file.create("reader", rights=rights_of(["read"]))
+    async with opened(keys=str(file.path)) as site:
+        site.engine.add("collection:memory", text="granite", metadata={"left": ["a", "b"]})
+        await site.http.post("/login", files={"key": (None, key)}, headers=HTML)
+        page = await site.get("/documents/1")
+        assert not re.search(r">(?:Add|Edit|Remove|Save)<", page)
+        assert ">a, b</dd>" in page
+        for path in ("/add", "/documents/1/note", "/documents/1/remove"):
+            assert "This key may not" in plain(await site.get(path, 403))
 
 
 async def test_an_address_without_a_page_says_so_to_browsers(site: Site) -> None:

@@ -15,6 +15,7 @@ from kb_contracts.api.operations import (
     DELETE_DOCUMENT,
     GET_DOCUMENT,
     LIST_DOCUMENTS,
+    LIST_VERSIONS,
     PATCH_NOTE,
     REMOVE_TAG,
     SEARCH,
@@ -24,6 +25,7 @@ from kb_contracts.api.operations import (
     DocumentQuery,
     DocumentsQuery,
     NoteQuery,
+    PageQuery,
 )
 from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
@@ -112,7 +114,16 @@ async def listing(visit: Visit) -> web.Response:
 
 async def document(visit: Visit) -> web.Response:
     place = fit(DocumentQuery, chunk_offset=visit.query.get("offset"), chunk_limit=_PASSAGES)
-    document = await visit.engine.call(GET_DOCUMENT, path=visit.request.match_info, query=place)
+    path = visit.request.match_info
+    try:
+        document = await visit.engine.call(GET_DOCUMENT, path=path, query=place)
+    except Refused as refused:
+        if refused.reason != "document_not_found":
+            raise
+        listed = await visit.engine.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1))
+        if not (listed.versions and listed.versions[0].removed):
+            raise
+        return visit.show("removed", status=404, past=listed.versions[0])
     text, contents = await rendered("document_html", document, _passages(document.chunks))
     return visit.show(
         "document",

@@ -22,7 +22,7 @@ from aiohttp.http import HttpProcessingError
 from kb_contracts.api.models import MAX_NOTE_CHARS
 from kb_server.engine_client.port import FileSource
 from kb_server.tool import ToolError
-from kb_server.uploads.upload import check_filename, check_format
+from kb_server.uploads.upload import UploadError, check_filename, check_format
 from mcp_aiohttp.options import BodyLimits
 
 _FIELDS = 32
@@ -134,8 +134,7 @@ class Form:
                     raise FormError(f"Send {_FILES} files at a time at most.", 413, "file")
                 if not self.files:
                     check(request, self)
-                filename = check_filename(part.filename)
-                check_format(filename)
+                filename = _accepted(part.filename)
                 self.files.append(await self._file(arriving(part), filename, folder, most_bytes))
         if not self.files:
             check(request, self)
@@ -155,6 +154,18 @@ class Form:
             words = f"The data folder is not writable: {error.strerror}. Ask the operator of the server."
             raise FormError(words, 507) from error
         return FileSource(filename, size, partial(_blocks, file, size))
+
+
+def _accepted(name: str) -> str:
+    """Return the name of a file of a supported format. Raises FormError, with the name."""
+    try:
+        filename = check_filename(name)
+        check_format(filename)
+    except UploadError as error:
+        reason = error.message.partition(" Use PDF")[0]  # the page lists the formats
+        words = f"Nothing was added: {name[:200]} is refused. Leave it out or change it. {reason}"
+        raise FormError(words, error.status, "file") from error
+    return filename
 
 
 def _nameless(folder: Path) -> BinaryIO:

@@ -57,6 +57,10 @@ _WITHIN_A_LINE = re.compile(r"</?(?:a|code|em|s|span|strong)\b[^>]*>")
 _CELL = re.compile(r"(?<!\\)\|")
 _FENCE = re.compile(r"\A`{3,}\w*\n|\n`{3,}\s*\Z")
 """The lines that a reader puts around source code."""
+_FRONT_MATTER = re.compile(
+    r"---[ \t]*\r?\n(?=[^\s:][^\n:]*:\s)(.*?)\r?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
+)
+"""Front matter at the beginning of a Markdown file: between two lines of dashes, a name and a colon first."""
 _WEB = ("http://", "https://", "mailto:")
 _OWN_ID = re.compile(r"h\d{1,6}")
 _INLINE = "a br code em hr mark ol pre s span strong table tbody thead tr ul".split()  # noqa: SIM905
@@ -142,11 +146,12 @@ def text_html(text: str, doc_type: str) -> Markup:
     """Return one text as HTML."""
     if not _is_markdown(doc_type, len(text)):
         return _plain(_FENCE.sub("", text))
+    front, text = _split(text, doc_type)
     markdown = _markdown(doc_type)
     env: dict[str, Any] = {}
     tokens = markdown.parse(text, env)
     _prepare(tokens, None, top=2)
-    return _cleaned(markdown.renderer.render(tokens, markdown.options, env))
+    return front + _cleaned(markdown.renderer.render(tokens, markdown.options, env))
 
 
 def excerpts(query: str, results: Sequence[m.SearchResult]) -> list[Excerpt]:
@@ -157,11 +162,12 @@ def excerpts(query: str, results: Sequence[m.SearchResult]) -> list[Excerpt]:
 
 def _excerpt(mark: Callable[[str], list[Mark]], result: m.SearchResult) -> Excerpt:
     chunk, document = result.chunk, result.document
-    if not _is_markdown(document.doc_type, len(chunk.text)):
+    below = _split(chunk.text, document.doc_type)[1] if chunk.index == 0 else chunk.text
+    if not (below.strip() and _is_markdown(document.doc_type, len(chunk.text))):
         plain = _below_header(chunk, _FENCE.sub("", chunk.text), is_markdown=False)
         html = _plain(plain, _language(find_lexer_class_for_filename, document.filename), mark)
     else:
-        source = _below_header(chunk, chunk.text, is_markdown=True)
+        source = _below_header(chunk, below, is_markdown=True)
         names = (chunk.heading or "").split(" > ")
         markdown = _markdown(document.doc_type)
         env: dict[str, Any] = {}
@@ -211,9 +217,9 @@ def _page(
         text, end = text + own, max(end, chunk.end)
     markdown = _markdown(document.doc_type)
     env: dict[str, Any] = {}
-    tokens = _without_first_heading(
-        markdown.parse(text, env), {document.title} if passages[0][0].index == 0 else set()
-    )
+    is_first = passages[0][0].index == 0
+    front, text = _split(text, document.doc_type) if is_first else (Markup(), text)
+    tokens = _without_first_heading(markdown.parse(text, env), {document.title} if is_first else set())
     _prepare(tokens, contents)
     parts: list[tuple[list[int], list[Token]]] = []
     place = 0
@@ -230,10 +236,20 @@ def _page(
     if not parts:
         parts.append(([], []))
     parts[-1][0].extend(chunk.index for chunk, _ in passages[place:])
-    return [
+    pieces = [
         Passage(ids, page, None, _cleaned(markdown.renderer.render(group, markdown.options, env)))
         for ids, group in parts
     ]
+    return [pieces[0]._replace(html=front + pieces[0].html), *pieces[1:]]
+
+
+def _split(text: str, doc_type: str) -> tuple[Markup, str]:
+    """Return the front matter of a Markdown text, folded, and the text with blank lines in its place."""
+    found = _FRONT_MATTER.match(text) if doc_type in ("markdown", "note") else None
+    if found is None:
+        return Markup(), text
+    folded = Markup("<details><summary>Front matter</summary>{}</details>").format(_plain(found[1], "yaml"))
+    return folded, "\n" * found[0].count("\n") + text[found.end() :]
 
 
 def _without_first_heading(tokens: list[Token], names: set[str]) -> list[Token]:

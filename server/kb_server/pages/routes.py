@@ -107,6 +107,11 @@ class Pages:
             "/jobs": jobs.listing,
             "/state": jobs.state,
         }
+        forms: dict[str, Right] = {
+            "/add": "write",
+            f"{_DOCUMENT}/note": "write",
+            f"{_DOCUMENT}/remove": "delete",
+        }
         # With the page that shows a refused form again.
         change: dict[str, tuple[Page, Page | None]] = {
             f"{_DOCUMENT}/note": (document_pages.save_note, document_pages.note),
@@ -117,7 +122,10 @@ class Pages:
             f"{_JOB}/retry": (partial(jobs.change, RETRY_JOB, "queued"), None),
         }
         return [
-            *(web.get(path, self._guarded(page), allow_head=False) for path, page in read.items()),
+            *(
+                web.get(path, self._guarded(page, forms.get(path, "read")), allow_head=False)
+                for path, page in read.items()
+            ),
             *(web.post(path, self._guarded(page, "write", again)) for path, (page, again) in change.items()),
             web.post(f"{_DOCUMENT}/remove", self._guarded(document_pages.remove, "delete")),
             web.post("/logout", self._guarded(self._logout, None)),

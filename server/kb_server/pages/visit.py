@@ -104,6 +104,7 @@ class Visit:
             refused=self.refused,
             typed=self.form.fields if self.refused else {},
             path=self.request.path,
+            rights=self.grant.access.rights,
             done=DONE.get(self.query.get("done", ""), ""),
             **values,
         )

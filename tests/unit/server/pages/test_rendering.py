@@ -124,3 +124,36 @@ def test_code_is_highlighted_without_the_lines_around_it_and_large_texts_stay_as
     assert ('<span class="kn">import</span>' in html, "`" in html) == (True, False)
     assert text_html("**b** " * 30_000, "note").startswith('<pre tabindex="0">**b**')
     assert "<span" not in text_html("```py\n" + "import re\n" * 400 + "```", "note")
+
+
+FRONT = "---\ntitle: Hives\n---\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_folded"),
+    [
+        ([f"{FRONT}\n# T\n\nHoney"], True),
+        ([FRONT.strip(), "# T\n\nHoney"], True),
+        ([FRONT.replace("title", "<b>").replace("\n", "\r\n"), "Honey"], True),
+        (["---\n\nHoney\n\n---\n\nWax"], False),
+        (["---\ntitle: Honey"], False),
+        (["Honey", FRONT], False),
+    ],
+)
+def test_front_matter_is_folded_on_a_page_and_left_out_of_excerpts(texts: list[str], is_folded: bool) -> None:
+    made, passages = document(*texts)
+    parts, _ = document_html(made, passages)
+    html = "".join(part.html for part in parts)
+    folded, end, below = html.partition("</details>")
+    assert (bool(end), "<h" not in html, ">Front matter<" in folded) == (is_folded,) * 3
+    assert [index for part in parts for index in part.ids] == list(range(len(texts)))
+    assert_harmless(folded.replace("<details><summary>Front matter</summary>", ""))
+    assert "Honey" in (below if is_folded else html)
+    [excerpt] = excerpts("honey", [result("\n\n".join(texts))])
+    assert ("title" in excerpt.html) == ("title" in html and not is_folded)
+
+
+def test_a_passage_of_front_matter_alone_is_shown_as_it_is() -> None:
+    [excerpt] = excerpts("hives", [result(FRONT)])
+    assert "title: <mark>Hives</mark>" in excerpt.html
+    assert text_html(FRONT, "note").startswith("<details>")

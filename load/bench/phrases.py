@@ -250,7 +250,7 @@ async def _opened(name: str, folder: Path) -> AsyncIterator[tuple[Store, Callabl
 
 
 def _backend_seconds(postmaster: psutil.Process) -> float:
-    """Return the processor time of a server's processes; `psutil` rounds that of running ones to hundredths."""
+    """Return the processor time of the processes of a server, which `psutil` rounds to hundredths."""
     seconds = 0.0
     for each in postmaster.children():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended

@@ -5,7 +5,7 @@ walk, expand archives, fetch ─▶ send (streamed) ─▶ wait for the jobs ─
                                   │ 429: the queue is full; wait for our oldest job, then send again
 
 Progress is two bars on a terminal, and nothing with JSON output. Each file has a line; with more than a few
-files, only files that need attention. Skipped files of unknown formats have one line for each format.
+files, only files that need attention, and skipped files of unknown formats have one line for each format.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -52,9 +52,10 @@ _STYLES: dict[Outcome, str] = {
     "submitted": "green",
     "removed": "green",
     "empty": "yellow",
-    "skipped": "yellow",
     "failed": "red",
+    "skipped": "yellow",
 }
+"""The colour of each outcome, in the order of the summary."""
 
 
 class Result(msgspec.Struct):
@@ -85,7 +86,7 @@ class Progress(AbstractContextManager["Progress"]):
     def __init__(self, out: Output) -> None:
         self._out = out
         self.files = self._size = self._ended = 0
-        self._unknown: Counter[str] = Counter()
+        self._unknown: defaultdict[str, list[str]] = defaultdict(list)
         self._bars: Bars | None = None
         if out.is_terminal:
             from rich import progress
@@ -108,9 +109,10 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            for extension, count in sorted(self._unknown.items()):
-                files = f"{count} file{'s' if count > 1 else ''} {extension or 'without extension'}"
-                self._show(Result(files, "skipped", reason=unknown_format(extension)))
+            for extension, paths in sorted(self._unknown.items()):
+                many = f"{len(paths)} files {extension or 'without extension'}"
+                for path in paths if self.files <= _LISTED_FILES or len(paths) == 1 else [many]:
+                    self._show(Result(path, "skipped", reason=unknown_format(extension)))
         if self._bars is not None:
             self._bars.stop()
 
@@ -143,13 +145,13 @@ class Progress(AbstractContextManager["Progress"]):
         if self.files <= _LISTED_FILES or result.outcome not in _DONE or result.reason:
             self._show(result)
 
-    def skipped(self, extension: str, size: int) -> None:
-        """Skip a file of `size` bytes and of unknown format; each format is a line at the end."""
-        self._unknown[extension] += 1
+    def skipped(self, path: str, extension: str, size: int) -> None:
+        """Skip a file of `size` bytes and of unknown format; its line stands at the end."""
+        self._unknown[extension].append(path)
         self._size -= size
         if self._bars is not None:
             self._bars.update(self._sending, total=self._size)
-            self._bars.update(self._reading, total=self.files - self._unknown.total())
+            self._bars.update(self._reading, total=self.files - sum(map(len, self._unknown.values())))
 
     def _show(self, result: Result) -> None:
         if self._bars is not None:
@@ -237,7 +239,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         results = ended + adding.run(found)
     if not out.answered(results):
         counts = Counter(result.outcome for result in results)
-        summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _STYLES if counts[outcome])
         out.text(summary or "No files there.")
         for line in _fidelity_summed_up(results):
             out.text(line)
@@ -500,7 +502,7 @@ class Adding:
             self._end(Result(file.label, "failed", reason=reason))
         else:
             self._results.append(Result(file.label, "skipped", reason=reason))
-            self.progress.skipped(kind, file.size)
+            self.progress.skipped(file.label, kind, file.size)
 
     def _look(self) -> None:
         """Report, from time to time and without waiting, jobs that have ended while others were sent."""

@@ -9,7 +9,7 @@ from kb_cli.config import read
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseRefused
-from kb_engine.store.sqlite.backup import Backup, BackupRefused, back_up
+from kb_engine.store.sqlite.backup import KEYS, Backup, BackupRefused, back_up
 from kb_engine.store.sqlite.backup import restore as restore_base
 
 
@@ -20,6 +20,7 @@ def backup(options: argparse.Namespace, out: Output) -> None:
         made = back_up(
             settings.database,
             settings.spool_folder,
+            settings.keys_file,
             Path(options.copy).expanduser(),
             damaged=options.damaged,
         )
@@ -33,10 +34,17 @@ def backup(options: argparse.Namespace, out: Output) -> None:
 def restore(options: argparse.Namespace, out: Output) -> None:
     """Make the base of the settings from a copy."""
     settings = _of_sqlite(options)
+    keys, had_keys = settings.keys_file, settings.keys_file.exists()
     try:
-        made = restore_base(Path(options.copy).expanduser(), settings.database, settings.spool_folder)
+        made = restore_base(Path(options.copy).expanduser(), settings.database, settings.spool_folder, keys)
     except (BackupRefused, BaseRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
+    if had_keys:
+        out.note(f"{keys}: the keys that were there stay")
+    elif KEYS in made.files:
+        out.note(f"{keys}: restored as of {made.made_at}; keys revoked since then are valid again")
+    else:
+        out.note("the copy has no keys: without keys and without KB_API_KEY anyone may do everything")
     _report(out, made, f"restored in {settings.database}; its index is made at the first start")
 
 

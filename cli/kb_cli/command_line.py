@@ -55,6 +55,12 @@ Options override the environment, which overrides the file of --config, KB_CONFI
 """
 _SHARED = ("--config", "--url", "--api-key", "--json", "--home")
 """Options of many commands, which stand last in their help."""
+_OTHER_NAMES = {
+    **dict.fromkeys(("remove", "delete"), "rm"),
+    **dict.fromkeys(("list", "ls", "show", "view"), "get"),
+    "edit": "updatenote",
+}
+"""Names of commands in other programs, with the command of kb that is suggested."""
 _SHELLS = ("bash", "zsh", "fish")
 
 _HOST = arg("--host", help="address to listen on")
@@ -72,8 +78,8 @@ _CORE = (
     Command("up", "run", "kb_cli.up:run", "run engine and MCP server together", (
         *SETTINGS,
         HOME,
-        arg("--port", help="port of the MCP server"),
-        arg("--engine-port", help="port of the engine"),
+        arg("--port", help="port of the MCP server (default 3000)"),
+        arg("--engine-port", help="port of the engine (default 8000)"),
         arg("--single", action="store_true",
              help="run both in one process, for small machines or containers"),
         _TOOLSETS,
@@ -148,7 +154,7 @@ _CORE = (
     Command("search", "find", "kb_cli.documents:search", "search for passages", (
         *ENGINE,
         *LABELS,
-        arg("query", help='words or a question; "a phrase" and -word in it, in single quotes'),
+        arg("query", nargs="+", help='words or a question; "a phrase" and -word in it, in single quotes'),
         arg("--top", type=number(int, 1, 100), default=10, metavar="N",
              help="maximum number of hits (default 10)"),
         arg("--mode", choices=get_args(m.Mode), help="search by words, by meaning, or by both (default)"),
@@ -214,7 +220,7 @@ _CORE = (
     Command("addnote", "add", "kb_cli.documents:add_note", "add a note", (
         *ENGINE,
         *LABELS,
-        arg("text", help="text of the note; -: read from stdin"),
+        arg("text", nargs="+", help="text of the note; -: read from stdin"),
         arg("--title", help="title (default: beginning of the text)"),
         arg("--source-path", metavar="PATH", help="path or URL of the source"),
         _NO_WAIT,
@@ -222,7 +228,7 @@ _CORE = (
     Command("updatenote", "add", "kb_cli.documents:update_note", "replace the text of a note", (
         *ENGINE,
         arg("document_id", type=POSITIVE, metavar="ID", help="number of the note"),
-        arg("text", help="new text; -: read from stdin"),
+        arg("text", nargs="+", help="new text; -: read from stdin"),
         arg("--title", help="new title"),
         arg("--expected-version", type=POSITIVE, metavar="N",
              help="update only if the current version is N"),
@@ -335,6 +341,7 @@ def _build_parsers(
     for command in given:
         one = parsers.add_parser(
             command.name,
+            prog=f"kb {command.name}",
             help=command.summary,
             usage=f"kb {command.name} [OPTIONS]{''.join(map(_positional, command.arguments))}",
             description=command.summary[0].upper() + command.summary[1:] + ".",
@@ -397,8 +404,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
             names = [name for argument in command.arguments for name in argument.names]
             _check_options(parser, arguments[place + 1 :], [*names, "--help"])
     if place < len(arguments) and arguments[place] not in parsers:
-        hint = did_you_mean(arguments[place], [*parsers, "help", "version"])
+        meant = _OTHER_NAMES.get(arguments[place], arguments[place])
+        hint = did_you_mean(meant, [*parsers, "help", "version"])
         parser.error(f"there is no command {arguments[place]!r}{hint or '; kb help lists them'}")
+    if not arguments:
+        root.print_help(sys.stderr)
+        raise SystemExit(Exit.USAGE)
     options, others = root.parse_known_args(arguments)
     if others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from kb_cli.config import client_settings, engine
+from kb_cli.excerpt import excerpt
 from kb_cli.explained import reason
 from kb_cli.output import CliError, Exit, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
@@ -28,6 +29,7 @@ from kb_contracts.api.operations import (
     GET_DOCUMENT,
     LIST_COLLECTIONS,
     LIST_DOCUMENTS,
+    LIST_VERSIONS,
     PATCH_NOTE,
     SEARCH,
     WITHOUT_CHUNKS,
@@ -35,6 +37,7 @@ from kb_contracts.api.operations import (
     DocumentQuery,
     DocumentsQuery,
     NoteQuery,
+    PageQuery,
 )
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
@@ -129,12 +132,13 @@ def save_original(client: EngineClient, document: m.Document, path: Path) -> Non
 
 def search(options: argparse.Namespace, out: Output) -> None:
     """Print the matching passages, best first."""
-    if not options.query.strip():
+    query = " ".join(options.query)
+    if not query.strip():
         raise CliError(Exit.USAGE, "a search needs words or a question")
     if options.fts_only and options.mode not in (None, "fts"):
         raise CliError(Exit.USAGE, f"--fts-only and --mode {options.mode} exclude each other")
     request = m.SearchRequest(
-        query=options.query,
+        query=query,
         top=options.top,
         tags=labels(options, tags_for_search),
         doc_type=options.doc_type,
@@ -176,7 +180,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
             meaning = "no say" if explain.cosine is None else f"{explain.cosine:.3f}"
             words = "no say" if explain.bm25 is None else f"{explain.bm25:.3f}"
             weighed = f"meaning {meaning} × {explain.weight:g}, words {words}"
-            out.text(f"   {reason(options.query, result)}", style="dim")
+            out.text(f"   {reason(query, result)}", style="dim")
             out.text(f"   {weighed} (saturation {explain.saturation:g})", style="dim")
             if explain.relevance is not UNSET:
                 out.text(f"   reranked: {explain.relevance:.3f}", style="dim")
@@ -186,7 +190,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
                 out.text(f"   {', '.join(parts)}", style="dim")
         text = with_header(chunk)
         if not options.full and len(text) > _SHORT_CHARS:
-            text = text[:_SHORT_CHARS].rstrip() + " … (--full shows all)"
+            text = excerpt(text, query, _SHORT_CHARS) + " (--full shows all)"
         lines = [line for line in text.strip().splitlines() if options.full or line.strip()]
         out.text("\n".join(f"   {line}" for line in lines) + "\n")
     if not answer.results:
@@ -216,7 +220,14 @@ def get(options: argparse.Namespace, out: Output) -> None:
         query = DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
-        document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+        try:
+            document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+        except CliError as error:
+            if error.status is Exit.NOT_FOUND and _is_in_trash(client, options.document):
+                removed = f"document {options.document} was removed"
+                advice = f"kb history {options.document} --restore brings it back"
+                raise CliError(Exit.NOT_FOUND, f"{removed}; {advice}") from error
+            raise
         if options.original is not None:
             if document.doc_type == "note":
                 raise CliError(
@@ -254,6 +265,14 @@ def get(options: argparse.Namespace, out: Output) -> None:
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
         out.note(f"{end} of {counted(document.chunk_count, 'chunk')}; continue with --offset {end}")
+
+
+def _is_in_trash(client: EngineClient, key: str) -> bool:
+    try:
+        kept = client.call(LIST_VERSIONS, path={"document_id": key}, query=PageQuery(limit=1)).versions
+    except CliError:
+        return False
+    return bool(kept) and kept[0].removed
 
 
 def _show_list(found: m.DocumentList, out: Output) -> None:
@@ -379,6 +398,11 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
     )
     with engine(options) as client:
         waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
+        before = None
+        with suppress(CliError):  # the update itself reports it; and a key may write without reading
+            before = client.call(
+                GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
+            ).version
         changed = client.call(
             PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
         )
@@ -391,13 +415,14 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
     if isinstance(changed, m.Job):
         return _report_job(changed, out)
     if not out.answered(changed):
-        out.text(f"Note {changed.id} is updated (version {changed.version}).", style="green")
+        outcome = "has this text already" if changed.version == before else "is updated"
+        out.text(f"Note {changed.id} {outcome} (version {changed.version}).", style="green")
     return Exit.OK
 
 
-def _note_text(given: str) -> str:
-    """Return the text of a note: as given, or all of stdin for `-`."""
-    text = sys.stdin.read() if given == "-" else given
+def _note_text(given: Sequence[str]) -> str:
+    """Return the text of a note: the given words, or all of stdin for `-`."""
+    text = sys.stdin.read() if given == ["-"] else " ".join(given)
     if not text.strip():
         raise CliError(Exit.USAGE, "a note needs a text")
     if len(text) > m.MAX_NOTE_CHARS:

@@ -60,8 +60,9 @@ def run(options: argparse.Namespace, out: Output) -> None:
     try:
         match options.action:
             case "create":
+                is_first = not file.read()
                 key, token = _create(file, options)
-                _show_token(out, file, key, token)
+                _show_token(out, file, key, token, is_first=is_first)
                 _note_unusual(key, out)
             case "rotate":
                 key, token = file.rotate(
@@ -72,6 +73,8 @@ def run(options: argparse.Namespace, out: Output) -> None:
                 key = file.revoke(options.key)
                 if not out.answered(_view(key)):
                     out.text(f"The key {key.name} is revoked.")
+                    if all(each.revoked for each in file.read()):
+                        out.note("No key is valid now, and one is still needed: kb keys create NAME")
             case _:
                 _list(file.read(), out)
     except (KeyRefused, KeysDamaged) as error:
@@ -109,13 +112,18 @@ def _create(file: KeyFile, options: argparse.Namespace) -> tuple[Key, str]:
     )
 
 
-def _show_token(out: Output, file: KeyFile, key: Key, token: str) -> None:
+def _show_token(out: Output, file: KeyFile, key: Key, token: str, *, is_first: bool = False) -> None:
     view = _view(key)
     view.token = token
     if out.answered(view):
         return
     out.text(token)
     out.note(f"The token of {key.name} is shown only now; {file.path} has only its hash.")
+    if is_first:
+        out.note(
+            "From now on all clients and the pages need a key, your own agents too. Commands of kb on this "
+            "machine need none."
+        )
 
 
 def _list(keys: Sequence[Key], out: Output) -> None:

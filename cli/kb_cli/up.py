@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import shlex
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -54,10 +55,11 @@ def run(options: argparse.Namespace, out: Output) -> int:
     if options.single and server.workers > 1:
         several = f"KB_WORKERS={server.workers}: --single is one process"
         raise CliError(Exit.USAGE, f"{several}; set KB_WORKERS to 1, or leave --single out")
-    _check_free(server.host, server.port, "KB_MCP_PORT")
+    advice = _on_other_ports(options, server.port, engine.port)
+    _check_free(server.host, server.port, "KB_MCP_PORT", advice)
     running = Rendezvous(engine.folder).join()
     if running is None:
-        _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
+        _check_free(engine.host, engine.port, "KB_ENGINE_PORT", advice)
     if options.single:
         return _run_single(server, engine, out, running)
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
@@ -129,7 +131,21 @@ def _print_addresses(
     out.stdout.flush()
 
 
-def _check_free(host: str, port: int, variable: str) -> None:
+def _on_other_ports(options: argparse.Namespace, *taken: int) -> str:
+    """Return this command line with ports other than those of server and engine, `taken`."""
+    port, engine_port = (each + 100 if each < 65_000 else each - 100 for each in taken)
+    names = ("config", "home", "toolsets", "log_level")
+    values = {name: getattr(options, name) for name in names} | {"port": port, "engine_port": engine_port}
+    words = [
+        word
+        for name, value in values.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    return shlex.join(["kb", "up", *(["--single"] if options.single else []), *words])
+
+
+def _check_free(host: str, port: int, variable: str, advice: str) -> None:
     """Raises CliError if the port is in use; other errors are reported by the child."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -138,7 +154,7 @@ def _check_free(host: str, port: int, variable: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                taken = f"{host}:{port} is in use; set {variable} to another port"
+                taken = f"{host}:{port} ({variable}) is in use; try: {advice}"
                 raise CliError(Exit.FAILED, taken) from error
 
 

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from kb_config.shared import addresses
+
 _PRIVATE = 0o600
 _MOST_BYTES = 4096
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - addresses to listen on, never to connect to
@@ -89,7 +91,9 @@ class Rendezvous:
         return None
 
     def is_at(self, url: str) -> bool:
-        """True if `url` leads to the engine announced here, on this machine."""
+        """True if `url`, a single one, leads to the engine announced here, on this machine."""
+        if len(addresses(url)) > 1:
+            return False
         announced, wanted = urlsplit(self.url() or ""), urlsplit(url)
         try:
             same_port = announced.port is not None and announced.port == wanted.port

@@ -152,7 +152,9 @@ def try_all(pair: Pair, those: Sequence[Attempt]) -> Counter[str]:
 
 @each_kind
 @each_reach
-def test_what_is_out_of_reach_changes_no_answer(kind: str, reach: Reach, record_property: Record) -> None:
+def test_documents_outside_the_access_scope_change_no_response(
+    kind: str, reach: Reach, record_property: Record
+) -> None:
     """The attempts do not change anything outside the scope either."""
     with built(kind, reach) as pair:
         made = try_all(pair, ATTEMPTS)

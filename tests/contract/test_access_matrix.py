@@ -14,7 +14,7 @@ from tests.support.engines import engine, simulator
 @pytest.mark.process
 @pytest.mark.requirement("R44", "R47", "R49")
 @pytest.mark.parametrize("kind", ["engine", "simulator"])
-def test_the_page_says_who_may_do_what(kind: str, tmp_path: Path) -> None:
+def test_the_page_lists_the_rights_that_each_operation_needs(kind: str, tmp_path: Path) -> None:
     """If this fails, write the tables again: `python -m tests.contract.access_matrix`."""
     with engine(tmp_path) if kind == "engine" else simulator() as url:
         found = list(rows(url))

@@ -73,7 +73,7 @@ def _ask(url: str, token: str, access: Access | None = None) -> httpx.Response:
     return httpx.get(f"{url}/api/v1/tags", headers=headers)
 
 
-def test_a_caller_is_named_by_those_alone_who_may_do_everything(tmp_path: Path) -> None:
+def test_only_a_key_with_all_rights_may_name_the_caller_in_the_audit(tmp_path: Path) -> None:
     """A server does so with the engine's key, or with an unrestricted key; further keys cannot."""
     file = KeyFile(tmp_path / "keys.json")
     _, server = file.create("server", rights=RIGHTS)
@@ -98,7 +98,7 @@ def test_a_caller_is_named_by_those_alone_who_may_do_everything(tmp_path: Path) 
     ]
 
 
-def test_where_no_key_is_needed_nobody_is_named_but_by_one(tmp_path: Path) -> None:
+def test_without_an_engine_key_only_the_local_token_may_name_the_caller(tmp_path: Path) -> None:
     with engine(tmp_path, audit=AuditSettings(audit=True), api_key="") as url:
         for token in ("", "anything", local_token(tmp_path / "engine")):
             assert _ask(url, token, Access("ann")).status_code == 200

@@ -82,7 +82,7 @@ async def test_a_second_request_during_the_first_is_in_progress(kb: Caller) -> N
         assert b" 202 " in await raw.reader.readline()
 
 
-async def test_who_waits_hears_of_a_cancel(kb: Caller) -> None:
+async def test_cancelling_a_job_ends_a_long_poll(kb: Caller) -> None:
     job = await kb.submit(LONG)
     waiting = asyncio.create_task(kb.job(job["id"], wait=30))
     await kb.started(job)
@@ -140,7 +140,7 @@ async def test_an_accepted_update_survives_a_restart(start: Start) -> None:
     assert (await again.document(number))["version"] == 2
 
 
-async def test_who_waits_longer_than_another_has_the_document(kb: Caller) -> None:
+async def test_joining_an_update_with_a_longer_wait_returns_the_document(kb: Caller) -> None:
     """The waiting time is not part of the fingerprint that belongs to an idempotency key."""
     number = await kb.note("granite")
     job = await update(kb, number, "basalt")
@@ -148,7 +148,7 @@ async def test_who_waits_longer_than_another_has_the_document(kb: Caller) -> Non
     assert (await kb.job(job["id"]))["status"] == "completed"
 
 
-async def test_who_waits_hears_that_the_note_was_deleted(kb: Caller) -> None:
+async def test_deleting_a_note_ends_a_waiting_update_with_document_not_found(kb: Caller) -> None:
     number = await kb.note("granite")
     job = await update(kb, number, "basalt")
     waiting = asyncio.create_task(patch(kb, number, "basalt", wait=30))
@@ -253,7 +253,9 @@ async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:
 
 @pytest.mark.process
 @pytest.mark.requirement("E25")
-async def test_nothing_is_asked_of_the_network(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_default_model_opens_no_connection_to_another_host(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the default model: documents are added and found by vector without external connections."""
     connect = socket.socket.connect
 

@@ -52,7 +52,7 @@ def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_what_is_out_of_reach_is_as_if_it_were_not(
+def test_a_base_answers_the_same_with_and_without_documents_out_of_scope(
     seed: int, bases: Callable[[str], str], record_property: Callable[[str, object], None]
 ) -> None:
     with_them, without_them = play(seed, bases("both"), bases("alone"))

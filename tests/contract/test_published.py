@@ -99,7 +99,7 @@ def test_a_draft_is_published_by_a_move_that_the_role_service_may_not_make(
 
 
 @pytest.mark.requirement("R46", "R47")
-def test_what_is_published_is_read_as_far_as_the_caller_reaches(http: httpx.Client) -> None:
+def test_a_role_publishes_documents_only_within_the_access_scope_of_the_key(http: httpx.Client) -> None:
     """The role restricts a key's access and does not extend it."""
     one, other = (_note(http, f"granite {name}", f"collection:public-{name}")["id"] for name in ("a", "b"))
     access = Access("a", reach=Reach(frozenset(["collection:public-a", DRAFT])))

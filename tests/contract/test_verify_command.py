@@ -77,7 +77,7 @@ async def answers_html(request: web.Request, handler: Handler) -> web.StreamResp
     return response
 
 
-def test_a_failed_promise_says_what_was_wrong_and_names_no_option_of_another_program(tmp_path: Path) -> None:
+def test_a_failed_promise_shows_the_difference_without_options_of_pytest(tmp_path: Path) -> None:
     """A wrong Content-Type is named, and a difference is shown in full, without pytest's advice."""
     with engine(tmp_path, [answers_html]) as url:
         results = run(

@@ -24,7 +24,7 @@ def defended() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", defended(), ids=lambda row: row[0][:40])
-def test_what_is_defended_is_tested(row: list[str]) -> None:
+def test_each_defence_of_the_security_page_links_to_tests(row: list[str]) -> None:
     assert len(row) == 3
     targets = [match["target"] for match in _LINK.finditer(row[2])]
     assert targets

@@ -15,7 +15,7 @@ COMMAND = re.compile(
 """Beginning of a shell line."""
 
 
-def test_what_is_listed_stands_in_its_page() -> None:
+def test_each_command_listed_as_not_run_is_in_its_page() -> None:
     listed = {(page, command) for page, commands in NOT_RUN.items() for command in commands}
     assert listed - {(page, command) for page in PAGES for command in commands_of(page)} == set()
     assert all(reason for commands in NOT_RUN.values() for reason in commands.values())

@@ -51,7 +51,7 @@ def test_links_out_of_the_pages_lead_to_files_of_the_site(site: Path) -> None:
     assert (page.parent / linked).read_bytes() == contract.read_bytes()
 
 
-def test_nothing_is_loaded_from_another_host(site: Path) -> None:
+def test_the_site_loads_no_file_from_another_host(site: Path) -> None:
     found = {page.name: ELSEWHERE.findall(page.read_text("utf-8")) for page in site.rglob("*.html")}
     assert {page: loaded for page, loaded in found.items() if loaded} == {}
     for style in (site / "_static").rglob("*.css"):

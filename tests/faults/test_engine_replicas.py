@@ -106,7 +106,9 @@ def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
         assert asyncio.run(database.value("SELECT count(*) FROM spool_files WHERE accepted")) == 0
 
 
-def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path) -> None:
+def test_one_engine_notifies_the_other_of_completed_and_cancelled_jobs(
+    database: Database, tmp_path: Path
+) -> None:
     """A long poll ends with a job done by another engine; a cancel stops another engine's work."""
     with (
         engine_on(database.url, tmp_path / "asking") as asking,

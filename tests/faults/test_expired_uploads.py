@@ -12,7 +12,7 @@ from tests.support.stack import running_stack
 
 
 @pytest.mark.process
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_expired_uploads_leave_no_staged_bytes(tmp_path: Path) -> None:
     with running_stack(tmp_path, KB_EMBEDDER="hash", KB_UPLOAD_TTL="3") as stack:
         caller = Caller(stack.mcp_url)
         with caller.http:

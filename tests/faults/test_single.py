@@ -79,7 +79,7 @@ def test_one_process_serves_agents_and_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_was_accepted_is_there_after_the_next_start(tmp_path: Path, number: signal.Signals) -> None:
+def test_accepted_notes_survive_a_stop_and_a_kill(tmp_path: Path, number: signal.Signals) -> None:
     with running_stack(tmp_path, "--single", **SETTINGS) as stack:
         add_notes(stack)
         stack.process.popen.send_signal(number)

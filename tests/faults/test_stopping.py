@@ -85,7 +85,7 @@ def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path:
         assert again.get(f"/jobs/{job['id']}", wait=30)["status"] == "completed"
 
 
-def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) -> None:
+def test_a_stopping_engine_refuses_an_incomplete_note_with_advice_to_resend(engine: Running) -> None:
     """The engine stops waiting for it and keeps no part of it."""
     slow = Slow(engine.port, "POST", "/api/v1/jobs", len(NOTE), **{"Content-Type": "application/json"})
     slow.send(NOTE[:-1])

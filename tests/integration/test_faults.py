@@ -88,7 +88,7 @@ def text_of(word: str) -> str:
 
 
 @pytest.mark.process
-def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
+def test_kills_of_the_engine_lose_and_duplicate_no_acknowledged_document(
     images: Images, workshop: Lab, report: Report
 ) -> None:
     network = workshop.network()

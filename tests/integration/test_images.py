@@ -40,7 +40,7 @@ def test_it_runs_as_a_fixed_user_without_rights(part: Container) -> None:
     assert "NoNewPrivs:\t1" in status
 
 
-def test_nothing_but_data_and_tmp_can_be_written(part: Container) -> None:
+def test_only_data_and_tmp_are_writable(part: Container) -> None:
     """The root file system is read-only, and the program still runs."""
     assert "Read-only file system" in part.fails("touch", "/opt/kb/new")
     mounts = [line.split() for line in part.run("cat", "/proc/mounts").splitlines()]
@@ -188,7 +188,7 @@ def owner_that_is_gone() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
 
 
-def test_what_a_process_made_that_is_gone_is_removed_and_nothing_else(docker: None) -> None:
+def test_only_volumes_of_ended_processes_are_removed(docker: None) -> None:
     """Selected by the owner label: objects of running processes and of other machines stay."""
     made = {name: volume(name) for name in (owner_that_is_gone(), owner(), "another-machine:1:1")}
     others = list(made.values())[1:]

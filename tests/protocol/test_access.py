@@ -224,7 +224,7 @@ async def test_calls_a_minute_are_bounded_for_each_key(house: House) -> None:
     assert "refused" not in await house.call(house.key("other"), "kb_status")
 
 
-async def test_what_a_key_adds_in_a_day_is_bounded_by_every_way(house: House) -> None:
+async def test_quotas_of_a_key_bound_the_documents_and_bytes_of_a_day(house: House) -> None:
     token = house.key("ci", "read write", quotas=Quotas(documents_per_day=2, bytes_per_day=100))
     assert "refused" not in await house.call(token, "kb_addnote", text="x" * 60)
     refused = (await house.call(token, "kb_addnote", text="y" * 41))["refused"]
@@ -300,7 +300,7 @@ async def test_the_storage_is_named_to_administrators_and_not_called_empty_to_ot
     assert ("Data folder" in await page(house, "/state")) == is_named
 
 
-async def test_metrics_name_no_collections_to_who_does_not_reach_all(house: House) -> None:
+async def test_metrics_with_collection_names_need_an_unrestricted_key(house: House) -> None:
     everything, team = house.key("all"), house.key("team", collections=("team-*",))
     await house.call(everything, "kb_search", query="granite")
     remote = {"Via": "1.1 proxy"}

@@ -175,7 +175,7 @@ async def test_a_parameter_of_another_name_is_answered_with_the_one_that_is_mean
             assert f"Did you mean `{meant}`?" in json.loads(result["content"][0]["text"])["message"]
 
 
-async def test_what_hosts_add_is_dropped(base: Base) -> None:
+async def test_arguments_that_hosts_add_to_calls_are_dropped(base: Base) -> None:
     added = {"toolCallId": "call_1", "sessionId": "s", "chatInput": "granite?", "action": "sendMessage"}
     for name, toolset in base.toolsets.items():
         for tool in toolset.tools:

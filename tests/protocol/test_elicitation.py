@@ -120,7 +120,7 @@ async def test_without_approval_everything_stays(server: Served, engine: Simulat
     assert documents(engine) == [number]
 
 
-async def test_an_answer_to_another_question_is_none(server: Served, engine: SimulatedEngine) -> None:
+async def test_a_confirmation_of_another_deletion_is_ignored(server: Served, engine: SimulatedEngine) -> None:
     """The same applies if the document was renamed since the question, or to a different call."""
     first, second = note(engine), note(engine, "Chalk")
     message = modern(delete(first), **CAN_ASK)
@@ -144,7 +144,7 @@ async def test_a_client_that_cannot_ask_is_served_as_before(
     assert documents(engine) == []
 
 
-async def test_nobody_is_asked_where_the_settings_say_so(
+async def test_deletion_needs_no_confirmation_if_the_setting_is_off(
     serve: Serve, engine: SimulatedEngine, tmp_path: Path
 ) -> None:
     number = note(engine)
@@ -154,7 +154,7 @@ async def test_nobody_is_asked_where_the_settings_say_so(
         assert "structuredContent" in (await served.post(message, path="/mcp/kb-extra")).json()["result"]
 
 
-async def test_what_is_not_there_is_not_asked_about(server: Served) -> None:
+async def test_deleting_a_missing_document_asks_for_no_confirmation(server: Served) -> None:
     answer = (await server.post(modern(delete(99), **CAN_ASK), path="/mcp/kb-extra")).json()
     assert error_of(answer)["error"] == "document_not_found"
 

@@ -83,7 +83,7 @@ def hosted(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         process.stop()
 
 
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+def test_the_wheel_has_its_name_licence_and_type_marker(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = archive.namelist()
         [metadata] = [archive.read(name).decode() for name in names if name.endswith("METADATA")]
@@ -93,7 +93,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert not [name for name in names if name.endswith("pyproject.toml") or name.startswith("kb_")]
 
 
-def test_what_is_imported_is_declared(wheel: Path) -> None:
+def test_the_wheel_declares_exactly_the_libraries_that_it_imports(wheel: Path) -> None:
     """The declared requirements are exactly the imported libraries, by the names of their distributions."""
     with ZipFile(wheel) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".py")]

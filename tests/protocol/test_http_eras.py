@@ -132,7 +132,7 @@ async def test_routing_headers_must_not_come_twice(served: Served) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (400, -32020)
 
 
-async def test_a_version_nobody_speaks_is_told_those_that_are(post: Post) -> None:
+async def test_an_unknown_protocol_version_is_refused_with_the_supported_versions(post: Post) -> None:
     """400 with the list of versions, so that the client can choose one, under the request's id."""
     for message in (request("tools/list"), {"jsonrpc": "2.0", "method": "n"}):
         status, answer = await post(message, {**BOTH, "MCP-Protocol-Version": "2030-01-01"})
@@ -202,7 +202,9 @@ async def test_errors_of_a_handshake_request_come_with_status_200(post: Post) ->
         {"jsonrpc": "2.0", "id": 7, "result": {}},
     ],
 )
-async def test_what_is_owed_no_answer_is_accepted(post: Post, message: dict[str, Any]) -> None:
+async def test_notifications_and_responses_are_accepted_without_a_response(
+    post: Post, message: dict[str, Any]
+) -> None:
     assert await post(message) == (202, None)
     status, _ = await post(message, {**BOTH, "MCP-Protocol-Version": MODERN})
     assert status == (400 if "result" in message else 202)

@@ -231,7 +231,9 @@ async def test_the_limit_is_twelve_mebibytes(served: Served) -> None:
         (b'{"jsonrpc":"2.0","id":1}', -32600),
     ],
 )
-async def test_what_cannot_be_read_is_told_so(served: Served, body: bytes, code: int) -> None:
+async def test_an_unreadable_body_is_refused_with_the_code_of_json_rpc(
+    served: Served, body: bytes, code: int
+) -> None:
     response = await served.http.post("/mcp", content=body, headers=PLAIN)
     assert response.status_code == 400
     answer = response.json()
@@ -240,7 +242,7 @@ async def test_what_cannot_be_read_is_told_so(served: Served, body: bytes, code:
 
 
 @pytest.mark.parametrize("data", [b"GET /mcp HTTP/1.1\r\nX: \x00\r\n\r\n", b"GET /mcp HTTP/9.1\r\n\r\n"])
-async def test_what_is_no_http_is_one_line_in_the_log(
+async def test_bytes_that_are_not_http_make_one_line_in_the_servers_log(
     serve: Serve, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     """No error with a traceback, because any peer can send this, with or without a key."""

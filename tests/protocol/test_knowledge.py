@@ -226,7 +226,7 @@ async def test_a_task_is_cancelled_within_a_batch(served: Served, knowledge: Kno
         ("task-uuid", -32602, "invalid_parameter", {"parameter": "taskId"}),
     ],
 )
-async def test_what_cannot_be_cancelled_is_an_error_of_the_protocol(
+async def test_cancelling_an_unknown_or_finished_task_is_a_protocol_error(
     post: Post, era: str, task_id: str, code: int, error_type: str, details: dict[str, str]
 ) -> None:
     message = request("tools/cancel", {"taskId": task_id})

@@ -131,7 +131,7 @@ async def test_a_range_is_what_the_document_has_there(served: Served, engine: Si
     assert await text("?from=900000") == ""
 
 
-async def test_what_is_longer_than_an_answer_names_what_follows(
+async def test_a_resource_longer_than_a_response_names_the_uri_of_its_next_part(
     served: Served, engine: SimulatedEngine
 ) -> None:
     words = "\n\n".join(f"Paragraph {number} lies here." for number in range(12_000))

@@ -159,7 +159,7 @@ async def test_a_file_wants_a_login_too(opened: Open) -> None:
         assert (response.status_code, response.headers["Location"].partition("?")[0]) == (303, "/login")
 
 
-async def test_nothing_of_a_document_runs_in_a_page(site: Site) -> None:
+async def test_pages_show_markup_of_documents_literally(site: Site) -> None:
     """Title, text, tags, metadata, source and query are shown literally, without creating elements."""
     site.engine.add(
         "collection:memory",
@@ -240,7 +240,7 @@ async def test_a_note_is_written_changed_placed_and_removed(site: Site) -> None:
         ({"collection": "stones"}, ["agent", "collection:stones", "one"]),
     ],
 )
-async def test_tags_keep_what_others_changed_meanwhile(
+async def test_editing_tags_keeps_concurrent_changes_of_tags(
     site: Site, form: dict[str, str], expected: list[str]
 ) -> None:
     """The concurrent change removed `gone`, added `agent`, and moved the document into `memory`."""
@@ -334,7 +334,9 @@ async def test_files_arrive_whole_and_leave_nothing_behind(site: Site, tmp_path:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-async def test_what_does_not_fit_is_said_and_nothing_is_sent(opened: Open, tmp_path: Path) -> None:
+async def test_invalid_additions_are_refused_before_they_reach_the_engine(
+    opened: Open, tmp_path: Path
+) -> None:
     async with opened(max_upload_bytes=1_000) as site:
         for status, words, files, fields, field in [
             (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}, "file"),
@@ -500,7 +502,7 @@ async def test_a_login_leads_nowhere_else(opened: Open, there: str) -> None:
         assert response.headers["Location"] == "/"
 
 
-async def test_who_is_unknown_sends_no_file_and_nothing_large(opened: Open, tmp_path: Path) -> None:
+async def test_uploads_without_a_session_are_refused(opened: Open, tmp_path: Path) -> None:
     async with opened(api_key="secret") as site:
         for files in ({"file": ("a.md", b"x")}, {"key": (None, "x" * 100_000)}):
             response = await site.http.post("/login", files=files, headers=HTML)
@@ -509,7 +511,7 @@ async def test_who_is_unknown_sends_no_file_and_nothing_large(opened: Open, tmp_
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-async def test_where_tokens_of_an_issuer_are_needed_nobody_has_the_pages_without_a_key(opened: Open) -> None:
+async def test_with_an_oauth_issuer_the_pages_need_a_key(opened: Open) -> None:
     async with opened(parts=(OAuthSettings(oauth_issuer="https://issuer.example"),)) as site:
         for path in EVERY:
             response = await site.http.get(path, headers=HTML)
@@ -574,7 +576,7 @@ async def test_a_login_without_a_key_leads_to_the_pages(site: Site) -> None:
     assert "Log out" not in await site.get("/")
 
 
-async def test_who_logs_out_is_out(opened: Open) -> None:
+async def test_logging_out_ends_the_session(opened: Open) -> None:
     async with opened(api_key="secret") as site:
         await site.http.post("/login", files={"key": (None, "secret")}, headers=HTML)
         assert await site.done("/logout") == "/login"
@@ -606,7 +608,7 @@ BOUNDARY = "multipart/form-data; boundary=b"
         ("", b""),
     ],
 )
-async def test_what_is_no_form_is_refused(site: Site, kind: str, body: bytes) -> None:
+async def test_a_body_that_is_not_a_form_is_refused(site: Site, kind: str, body: bytes) -> None:
     response = await site.http.post("/add", content=body, headers={**HTML, "Content-Type": kind})
     assert response.status_code in (400, 403, 413, 415), response.text
     assert "That did not work" in response.text

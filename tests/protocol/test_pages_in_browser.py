@@ -80,7 +80,7 @@ async def put(browser: Browser, stack: Stack, name: str, text: str, title: str =
     await browser.press("main form button")
 
 
-def test_a_script_is_needed_by_nobody_who_searches(stack: Stack) -> None:
+def test_pages_are_complete_without_scripts(stack: Stack) -> None:
     """Each page is complete without scripts, which only refresh it."""
     with httpx.Client(base_url=stack.server_url, headers={"Accept": "text/html"}) as http:
         http.post("/login", files={"key": (None, KEY)})

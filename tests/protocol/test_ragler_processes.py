@@ -277,7 +277,7 @@ def test_the_four_families_count_what_happened(
 
 
 @pytest.mark.requirement("R68")
-def test_the_three_queries_have_what_they_ask_for(
+def test_the_documented_metric_queries_have_series(
     stack: Stack, caller: Caller, collections: dict[str, str]
 ) -> None:
     """Computes the queries over two scrapes, with the names and labels that they use.

@@ -161,7 +161,7 @@ async def test_a_cancel_ends_the_call_that_it_names(start: Start, era: str) -> N
 
 
 @pytest.mark.requirement("F32")
-async def test_what_is_printed_by_accident_does_not_reach_the_client(start: Start) -> None:
+async def test_output_printed_by_a_tool_goes_to_stderr(start: Start) -> None:
     process = await start("print")
     await process.ask(READY)
     assert "result" in await process.ask(call("echo", 2, text="printed"))

@@ -151,7 +151,7 @@ async def test_a_client_that_left_or_unsubscribed_hears_nothing_and_costs_nothin
     assert (await staying.ask(request("ping")))["id"] == "1"
 
 
-async def test_what_is_not_there_cannot_be_subscribed_to(
+async def test_subscribing_to_an_unknown_resource_is_refused(
     served: Served, engine: SimulatedEngine, connect: Connect
 ) -> None:
     wire = await greeted(connect, served)
@@ -239,7 +239,9 @@ async def listening(
         yield frames()
 
 
-async def test_a_stream_carries_what_it_was_opened_for(served: Served, engine: SimulatedEngine) -> None:
+async def test_a_listening_stream_reports_updates_of_its_resource_only(
+    served: Served, engine: SimulatedEngine
+) -> None:
     uri, other = note(engine), note(engine, "Chalk is not.")
     message = listen(uri, "kb://documents/99", toolsListChanged=True, resourcesListChanged=True)
     async with asyncio.timeout(ANSWER_SECONDS), listening(served, message) as frames:
@@ -257,7 +259,7 @@ async def test_a_stream_carries_what_it_was_opened_for(served: Served, engine: S
         assert (await anext(frames))["params"]["uri"] == uri
 
 
-async def test_only_what_is_reported_is_announced(served: Served) -> None:
+async def test_the_server_announces_only_the_notifications_that_it_sends(served: Served) -> None:
     discovered = await served.post(modern(request("server/discover")), path=PATH)
     found = discovered.json()["result"]
     assert found["capabilities"]["resources"] == {"subscribe": True, "listChanged": False}
@@ -372,7 +374,7 @@ async def watching(connect: Connect, served: Served, token: str, *uris: str) -> 
     return wire
 
 
-async def test_what_leaves_the_reach_of_a_key_is_gone_for_it(
+async def test_a_document_that_leaves_the_scope_of_a_key_is_reported_as_removed(
     keyed: Served, keys: KeyFile, engine: SimulatedEngine, connect: Connect
 ) -> None:
     leaving, staying = note(engine), note(engine, "Chalk is not.")
@@ -432,7 +434,7 @@ class Outage:
         return Identity(token)
 
 
-async def test_a_change_is_reported_later_where_nobody_can_say_now_who_watches(
+async def test_a_change_during_an_outage_of_the_authenticator_is_reported_afterwards(
     engine: SimulatedEngine, tmp_path: Path, connect: Connect
 ) -> None:
     authenticator, uri = Outage(), note(engine)

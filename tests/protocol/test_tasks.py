@@ -257,7 +257,7 @@ async def test_earlier_versions_have_no_tasks(served: Served, version: str, meth
 
 
 @pytest.mark.parametrize("task_id", [NOBODY, "x", "", "../jobs", "9" * 5_000])
-async def test_another_id_is_no_task(served: Served, task_id: str) -> None:
+async def test_an_unknown_task_id_is_invalid_parameters(served: Served, task_id: str) -> None:
     for method in ("tasks/get", "tasks/result", "tasks/cancel"):
         assert (await asked(served, of(method, task_id)))["error"]["code"] == -32602
     assert (await asked_now(served, of("tasks/get", task_id)))["error"]["code"] == -32602
@@ -303,7 +303,7 @@ async def test_a_client_with_the_extension_gets_a_task_in_place_of_waiting(
         assert (await asked_now(served, of(method, created["taskId"])))["error"]["code"] == -32601
 
 
-async def test_what_need_not_be_waited_for_is_answered_at_once(
+async def test_calls_that_need_no_waiting_complete_without_a_task(
     served: Served, engine: SimulatedEngine
 ) -> None:
     start = call("kb_upload_start", filename="bees.txt", total_size=4)

@@ -92,7 +92,7 @@ async def test_calls_uploads_and_websockets_go_over_tls(stack: Stack, pair: Pair
 
 
 @ONE_PROCESS
-def test_nothing_is_spoken_without_and_cookies_are_bound_to_it(
+def test_plain_http_is_refused_and_cookies_are_secure_with_tls(
     stack: Stack, pair: Pair, engine_pair: Pair
 ) -> None:
     tls = trusting(pair.certificate)
@@ -183,7 +183,9 @@ def test_an_engine_with_a_pair_that_does_not_fit_is_refused(
         ("KB_ENGINE_CA", "serve", "KB_ENGINE_CA: /none.pem: No such file or directory"),
     ],
 )
-def test_what_is_half_set_is_refused(tmp_path: Path, setting: str, command: str, words: str) -> None:
+def test_a_certificate_without_its_key_is_refused(
+    tmp_path: Path, setting: str, command: str, words: str
+) -> None:
     refused = ended(command, KB_HOME=str(tmp_path), KB_MCP_PORT="0", **{setting: "/none.pem"})
     assert (refused.returncode, words in refused.stderr) == (Exit.USAGE, True), refused.stderr
 

@@ -161,7 +161,7 @@ async def test_an_admitted_page_opens_one(serve: Serve, connect: Connect, origin
         ({"upgrade": None}, b"405"),
     ],
 )
-async def test_what_is_no_handshake_is_refused(
+async def test_a_request_that_is_no_websocket_handshake_is_refused(
     served: Served, changed: dict[str, Any], status: bytes
 ) -> None:
     answer = await raw(served.port, upgrade(**changed))
@@ -221,7 +221,7 @@ async def test_the_end_of_the_connection_cancels_its_calls(
     assert (await other.ask(request("ping")))["id"] == "1"
 
 
-async def test_what_a_lost_call_began_ends_with_it(
+async def test_a_lost_connection_cancels_the_job_of_its_call(
     serve: Serve, knowledge: Knowledge, connect: Connect
 ) -> None:
     """The caller of the task can no longer ask for it."""
@@ -317,9 +317,7 @@ async def test_a_ping_of_the_clients_is_answered_with_its_words(served: Served) 
     bare.writer.close()
 
 
-async def test_nothing_is_left_of_connections_that_have_ended(
-    served: Served, fake: Fake, connect: Connect
-) -> None:
+async def test_closed_connections_leave_no_tasks(served: Served, fake: Fake, connect: Connect) -> None:
     before = len(asyncio.all_tasks())
     for number in range(20):
         wire = await connect(served)

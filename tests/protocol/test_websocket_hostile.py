@@ -71,7 +71,7 @@ async def test_a_text_that_is_no_message_is_answered_and_survived(served: Served
     assert (await modern_one.ask(modern(call("echo", 3, text="x"))))["id"] == 3
 
 
-async def test_a_message_that_is_none_does_not_touch_the_call_whose_id_it_has(
+async def test_an_invalid_message_with_the_id_of_a_running_call_leaves_the_call(
     served: Served, fake: Fake, connect: Connect
 ) -> None:
     wire = await connect(served)
@@ -118,7 +118,9 @@ FRAMES: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-async def test_what_is_no_proper_frame_closes_the_connection(served: Served, fake: Fake, name: str) -> None:
+async def test_an_invalid_frame_closes_the_connection_and_cancels_its_calls(
+    served: Served, fake: Fake, name: str
+) -> None:
     """With the code of the reason, after earlier messages were started; its calls are cancelled."""
     sent, code = FRAMES[name]
     bare = await Bare.open(served)

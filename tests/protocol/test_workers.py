@@ -158,7 +158,7 @@ def test_interrupted_all_end_in_order(tmp_path: Path) -> None:
         process.stop()
 
 
-def test_what_no_worker_can_start_with_is_told_once() -> None:
+def test_a_taken_port_is_reported_once_for_all_workers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = Process.start("-m", "kb_cli.main", "serve", "--workers", "2", "--port", port)

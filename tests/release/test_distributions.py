@@ -100,7 +100,7 @@ def test_the_command_says_its_version(kb: Path, tmp_path: Path) -> None:
     assert VERSION.removeprefix("v") in done.stdout
 
 
-def test_nothing_of_the_checkout_is_imported(kb: Path, tmp_path: Path) -> None:
+def test_the_installed_command_imports_no_module_of_the_checkout(kb: Path, tmp_path: Path) -> None:
     script = (
         "import kb_cli, kb_engine, kb_server; print(kb_cli.__file__, kb_engine.__file__, kb_server.__file__)"
     )

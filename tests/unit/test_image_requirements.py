@@ -44,7 +44,7 @@ def test_an_extra_brings_the_extras_it_names() -> None:
 
 
 @pytest.mark.parametrize("extra", [name for name in PROJECT["optional-dependencies"] if name != "bench"])
-def test_the_lock_has_what_pyproject_asks_for(extra: str) -> None:
+def test_the_lock_file_satisfies_pyproject(extra: str) -> None:
     """For every Python version of an entry; the peers of a benchmark are not locked."""
     for line in REQUIREMENTS(PROJECT, [extra]):
         wanted = Requirement(line)

@@ -85,6 +85,6 @@ def test_each_kind_of_name_is_read(tmp_path: Path, source: str) -> None:
     assert len(refused(tmp_path / "module.py")) == 1
 
 
-def test_a_word_inside_another_is_none(tmp_path: Path) -> None:
+def test_a_refused_word_within_a_longer_word_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("essay = linear = untold = threshold = 1")
     assert refused(tmp_path / "module.py") == set()

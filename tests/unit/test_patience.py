@@ -154,7 +154,7 @@ def test_a_number_that_is_a_limit_is_found(source: str) -> None:
         "assert process_time() - began < 4 * reference",
     ],
 )
-def test_what_is_no_limit_is_left_alone(source: str) -> None:
+def test_numbers_that_are_no_time_limits_are_allowed(source: str) -> None:
     assert limits(source) == []
 
 

@@ -48,7 +48,7 @@ def test_a_workflow_may_read_and_each_job_says_what_more(workflow: dict[str, Any
     assert "secrets." not in yaml.safe_dump(workflow)
 
 
-def test_what_is_made_and_built_exists(workflow: dict[str, Any]) -> None:
+def test_the_workflow_uses_existing_make_targets_and_image_stages(workflow: dict[str, Any]) -> None:
     for step in steps(workflow):
         if found := re.match(r"make ([a-z -]+)$", step.get("run", "")):
             assert set(found[1].split()) <= MADE

@@ -73,9 +73,16 @@ _WORD = re.compile(rf"[\w{_SIGNS}]+")
 def words_of(text: str) -> list[str]:
     """Return the words of a text in their order, normalised for comparison."""
     if text.isascii():
-        return text.encode("ascii").translate(_ASCII).decode("ascii").split()
+        return spelled(text).decode("ascii").split()
     spaced = _UNSPACED_RUN.sub(lambda run: f" {' '.join(run[0])} ", _folded(text))
     return _WORD.findall(spaced.replace("_", " "))
+
+
+def spelled(text: str) -> bytes:
+    """Return the words of a text in UTF-8, with spaces between them and around them."""
+    if text.isascii():
+        return text.encode("ascii").translate(_ASCII)
+    return " ".join(words_of(text)).encode("utf-8", "surrogatepass")
 
 
 def _folded(text: str) -> str:

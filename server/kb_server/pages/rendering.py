@@ -30,7 +30,7 @@ from pygments.token import STANDARD_TYPES
 from pygments.util import ClassNotFound
 
 from kb_contracts.api import models as m
-from kb_server.pages.marking import Mark, marker
+from kb_contracts.semantics.marking import Mark, marker
 
 _MARKDOWN_CHARS = 120_000
 """Maximum size of a text that is read as Markdown, in characters: at worst 3 s, for empty cells."""

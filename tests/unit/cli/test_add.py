@@ -135,11 +135,12 @@ def test_files_that_are_passed_over_do_not_count(monkeypatch: pytest.MonkeyPatch
     terminal = Terminal()
     with Progress(Output(stdout=terminal)) as progress:
         progress.began(4, 4)
-        for _ in range(2):
-            progress.skipped(".xyz", 1)
+        for name in ("one.xyz", "two.xyz"):
+            progress.skipped(name, ".xyz", 1)
         progress.sent(1)
         progress.ended(Result("a.md", "added", 1))
-    assert terminal.getvalue().count(" 50 %") == 2
+    text = terminal.getvalue()
+    assert (text.count(" 50 %"), "one.xyz" in text, "two.xyz" in text) == (2, True, True)
 
 
 def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_many_files_are_a_summary_and_each_unknown_kind_is_one_line(tmp_path: Pa
     assert len(results) == 31
     assert pipe.getvalue().splitlines() == [
         "failed\t7.txt\tbroken",
-        "skipped\t1 file without extension\twithout an extension there is no format that kb reads; "
+        f"skipped\t{tmp_path / 'core'}\twithout an extension there is no format that kb reads; "
         "kb add --as-text reads it as text",
         "skipped\t30 files .xyz\t.xyz is no format that kb reads; kb add --as-text reads it as text",
     ]

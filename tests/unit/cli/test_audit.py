@@ -27,7 +27,9 @@ def _kb(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     return status, capsys.readouterr().out
 
 
-def test_lines_are_listed_by_who_did_what(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_lines_are_filtered_by_caller_and_action(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, out = _kb(capsys, "--folder", str(folder), "--who", "ben")
     assert status == Exit.OK
     header, *rows = out.splitlines()
@@ -59,7 +61,7 @@ def test_a_chain_broken_by_hand_is_found(
     assert (status, "line 2: it was changed" in out) == (Exit.FAILED, True)
 
 
-def test_where_there_is_no_log_it_says_how_to_have_one(
+def test_without_an_audit_log_the_command_names_the_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "--home", str(tmp_path)]) == Exit.FAILED

@@ -85,7 +85,7 @@ def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
         ("UPDATE vectors SET vector = x'00' WHERE chunk_id = 1", 1, "a vector is missing or damaged", False),
     ],
 )  # fmt: skip
-def test_what_is_derived_is_made_again(
+def test_damage_of_derived_data_is_repaired(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, statement: str, number: int, fault: str, deep: bool
 ) -> None:
     """Damage is reported without `--repair` and repaired with it; searches then return the same as before."""
@@ -124,7 +124,9 @@ def test_what_is_derived_is_made_again(
         ),
     ],
 )
-def test_what_is_lost_is_named_and_left(kb: Kb, home: Path, statement: str, fault: str) -> None:
+def test_lost_source_data_is_reported_and_not_repaired(
+    kb: Kb, home: Path, statement: str, fault: str
+) -> None:
     hurt(home, statement)
     status, answer, error = check(kb, home, "--repair")
     assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.FAILED, [False])
@@ -213,7 +215,7 @@ def test_without_repair_nothing_is_changed(kb: Kb, home: Path) -> None:
     assert dump() == before
 
 
-def test_what_can_be_mended_is_mended_beside_what_cannot(kb: Kb, home: Path) -> None:
+def test_repairable_damage_is_repaired_beside_irreparable_damage(kb: Kb, home: Path) -> None:
     """A missing file keeps no vector from being made; a wrong passage does."""
     (file,) = originals_of(EngineSettings(home=home).database).iterdir()
     file.unlink()

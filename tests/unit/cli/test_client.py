@@ -71,7 +71,7 @@ def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
         httpx.Response(404, json=[], headers={"Content-Type": "application/problem+json"}),
     ],
 )
-def test_what_answers_like_no_engine_is_told_as_that(answer: httpx.Response) -> None:
+def test_a_peer_that_is_no_engine_is_reported(answer: httpx.Response) -> None:
     with (
         answering(lambda _: answer) as client,
         pytest.raises(CliError, match="not an engine of this version") as told,

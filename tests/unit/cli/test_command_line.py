@@ -106,6 +106,11 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], ar
     ("arguments", "usage", "words"),
     [
         (["serch", "x"], "usage: kb COMMAND", "there is no command 'serch'; did you mean search?"),
+        (["remove", "22"], "usage: kb COMMAND", "did you mean rm?"),
+        (["ls"], "usage: kb COMMAND", "did you mean get?"),
+        (["edit"], "usage: kb COMMAND", "did you mean updatenote?"),
+        (["rm"], "usage: kb rm ", "\nkb rm: error: the following arguments are required: ID"),
+        ([], "usage: kb COMMAND", "Find in a base"),
         (["zzzz"], "usage: kb COMMAND", "there is no command 'zzzz'; kb help lists them"),
         (["--versoin"], "usage: kb COMMAND", "there is no option --versoin; did you mean --version?"),
         (["search", "x", "--colection", "y"], "usage: kb search ", "did you mean --collection?"),
@@ -172,7 +177,7 @@ def test_a_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: str)
 
 def test_a_text_that_begins_with_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    for text in (["--from now on"], ["--", "--from"]):
+    for text in (["--from now on"], ["--", "--from"], ["from", "now", "on"]):
         assert dispatch(["search", "--url", url, *text]) == Exit.UNREACHABLE
         capsys.readouterr()
 
@@ -248,7 +253,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 @pytest.mark.parametrize(
     "command", [["status"], ["get"], ["search", "bees"], ["history", "1"], ["move", "1", "memory"]]
 )
-def test_who_asks_an_engine_needs_nothing_of_the_server(command: list[str]) -> None:
+def test_client_commands_import_no_module_of_the_server(command: list[str]) -> None:
     """The engine's image has these commands but no MCP."""
     url = f"http://127.0.0.1:{free_port()}"
     without = "import sys; sys.modules['mcp'] = None; from kb_cli.main import main; sys.exit(main())"
@@ -267,7 +272,7 @@ def test_an_old_python_is_told_in_one_line() -> None:
     assert "\n" not in main.refusal((3, 8, 0))
 
 
-def test_what_is_read_before_that_check_is_plain_enough_for_an_old_python() -> None:
+def test_the_version_check_runs_on_an_old_python() -> None:
     folder = Path(main.__file__).parent
     for name in ("__init__.py", "main.py"):
         ast.parse((folder / name).read_text("utf-8"), feature_version=(3, 7))

@@ -76,7 +76,7 @@ def _read(descriptor: int) -> bytes:
         (("move", "{document}", "No Name"), Exit.USAGE, "collection"),
     ],
 )
-def test_what_does_not_fit_is_one_line_in_words_and_changes_nothing(
+def test_an_invalid_argument_is_one_line_of_error_and_changes_nothing(
     kb: Kb, arguments: tuple[str, ...], status: Exit, words: str
 ) -> None:
     document = kb.note("anything")
@@ -102,8 +102,9 @@ def test_a_note_is_found_in_the_collection_that_its_tag_names(kb: Kb) -> None:
 
 
 def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
+    """Also with its words as several arguments."""
     document = kb.note("The archive closes at noon")
-    status, out, _ = kb("addnote", "The archive closes at noon")
+    status, out, _ = kb("addnote", "The", "archive", "closes at noon")
     assert (status, out) == (0, f"Document {document} in documents; the same text was there already.\n")
 
 
@@ -141,6 +142,8 @@ def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
     before = kb.json("get", str(document))
     status, out, _ = kb("updatenote", str(document), "The committee meets on Thursday")
     assert (status, out) == (0, f"Note {document} is updated (version 2).\n")
+    again = kb("updatenote", str(document), "The committee meets on Thursday")
+    assert again[:2] == (0, f"Note {document} has this text already (version 2).\n")
     after = kb.json("get", str(document))
     assert (after["id"], after["created_at"]) == (before["id"], before["created_at"])
     assert after["chunks"][0]["text"] == "The committee meets on Thursday"
@@ -179,7 +182,7 @@ def test_updatenote_at_another_version_is_refused(kb: Kb) -> None:
 
 def test_search_shows_score_title_place_and_text(kb: Kb) -> None:
     document = kb.note("The zeppelin hangar has a copper roof", "--title", "Hangar", "--tags", "roof")
-    status, out, _ = kb("search", "zeppelin hangar", "--mode", "fts", "--explain")
+    status, out, _ = kb("search", "zeppelin", "hangar", "--mode", "fts", "--explain")
     assert status == 0
     assert f"Hangar · document {document} · in documents · roof" in out
     assert "The zeppelin hangar has a copper roof" in out
@@ -350,7 +353,7 @@ def test_a_wrong_key_is_told_without_showing_it(kb: Kb) -> None:
     assert "not-the-key" not in err
 
 
-def test_what_a_key_may_not_know_of_the_engine_is_not_called_nothing(
+def test_figures_that_a_key_may_not_see_are_omitted_from_the_status(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = KeyFile(tmp_path / "home" / "keys.json").create("reader", rights=rights_of(["read"]))[1]
@@ -409,11 +412,16 @@ def test_a_folder_is_taken_in_with_all_below_it(kb: Kb, folder: Path) -> None:
 
 def test_into_a_pipe_each_file_is_a_line(kb: Kb, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("Exactly one file for the pipe")
-    status, out, _ = kb("add", "one.txt")
-    line, total = out.splitlines()
-    assert status == 0
-    assert line.split("\t")[:2] == ["added", "one.txt"]
-    assert total == "1 added"
+    for name in ("in.xyz", "in.txt"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"\xff")
+    status, out, _ = kb("add", "one.txt", "in")
+    *lines, total = out.splitlines()
+    assert status == Exit.PARTLY
+    assert sorted(tuple(line.split("\t")[:2]) for line in lines) == [
+        ("added", "one.txt"), ("failed", "in/in.txt"), ("skipped", "in/in.xyz"),
+    ]  # fmt: skip
+    assert total == "1 added, 1 failed, 1 skipped"
 
 
 def test_a_file_of_no_known_kind_that_was_named_is_a_failure(kb: Kb, tmp_path: Path) -> None:
@@ -450,7 +458,7 @@ def test_a_file_without_text_does_not_read_as_success(kb: Kb, tmp_path: Path) ->
     assert result["reason"]
 
 
-def test_what_is_not_there_is_refused_before_anything_is_sent(kb: Kb, tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_before_the_first_file_is_sent(kb: Kb, tmp_path: Path) -> None:
     """A typing error in the last path must not leave half of a run behind."""
     (tmp_path / "present.txt").write_text("This one is present")
     status, out, err = kb("add", "present.txt", "absent.txt")
@@ -474,7 +482,7 @@ def test_files_that_are_not_waited_for_are_submitted(kb: Kb, tmp_path: Path) -> 
     "command",
     [("search", "owned"), ("get", "--source-path", "hostile"), ("jobs",), ("search", "owned", "--json")],
 )
-def test_what_a_document_holds_does_nothing_to_a_terminal(
+def test_control_characters_of_documents_do_not_reach_the_terminal(
     kb: Kb, engine: RunningEngine, command: tuple[str, ...]
 ) -> None:
     kb.note(HOSTILE, "--title", HOSTILE, "--source-path", "hostile")

@@ -54,7 +54,7 @@ def looked(kb: Kb) -> dict[str, tuple[str, str]]:
     return {each["about"]: (each["verdict"], each["found"]) for each in json.loads(out)}
 
 
-def test_what_is_well_and_what_is_not_stand_side_by_side(kb: Kb, home: Path) -> None:
+def test_the_doctor_lists_passed_and_failed_checks_together(kb: Kb, home: Path) -> None:
     """Here the engine runs and the server does not."""
     before = sorted(home.rglob("*"))
     status, out, _ = kb("doctor")

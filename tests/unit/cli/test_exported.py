@@ -127,7 +127,7 @@ def test_an_import_is_repeated_without_harm_and_goes_on(
         assert sorted(documents(http), key=str) == sorted(held, key=str)
 
 
-def test_what_a_base_has_of_its_own_is_left_as_it_is(
+def test_an_import_leaves_existing_documents_unchanged(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A duplicate is the same text in the same collection, or a source path with another text."""

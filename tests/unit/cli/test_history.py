@@ -43,6 +43,9 @@ def test_a_removed_document_is_brought_back(kb: Kb) -> None:
     assert "restores a document" in kb("rm", note, "--yes")[2]
     assert uid in [each["uid"] for each in kb.json("history")["versions"]]
     assert "removed" in kb("history", "--limit", "1")[1]
+    status, _, error = kb("get", note)
+    advice = f"was removed; kb history {note} --restore brings it back\n"
+    assert (status, error.endswith(advice)) == (Exit.NOT_FOUND, True)
     kb.json("history", uid, "--restore")
     assert kb.json("get", note)["uid"] == uid
     assert kb("rm", note, "--yes", "--purge")[2] == ""
@@ -75,7 +78,9 @@ def test_a_file_is_shown_and_not_compared(kb: Kb, tmp_path: Path) -> None:
         (("{document}", "7"), Exit.NOT_FOUND, "the kept ones are: none"),
     ],
 )
-def test_what_does_not_fit_is_one_line(kb: Kb, arguments: tuple[str, ...], status: Exit, words: str) -> None:
+def test_an_invalid_argument_of_history_is_one_line_of_error(
+    kb: Kb, arguments: tuple[str, ...], status: Exit, words: str
+) -> None:
     document = kb.note("anything at all")
     ended, out, error = kb("history", *(each.format(document=document) for each in arguments))
     assert (ended, out, error.count("\n")) == (status, "", 1)

@@ -114,9 +114,7 @@ def test_a_vault_of_obsidian_is_taken_in_with_its_tags_titles_and_dates(
     assert "See [[Rope#Knots|knots]] and ![[plan.txt]]." in passages[0]["chunk"]["text"]
 
 
-def test_what_was_imported_is_in_step_for_kb_sync_and_for_a_second_import(
-    kb: Kb, vault: Path, collection: str
-) -> None:
+def test_sync_and_a_second_import_find_imported_files_unchanged(kb: Kb, vault: Path, collection: str) -> None:
     imported(kb, vault, collection)
     before = held(kb, collection)
     again = imported(kb, vault, collection)
@@ -188,7 +186,7 @@ def test_memories_go_into_the_collection_memory_unless_another_is_named(kb: Kb, 
 
 
 @pytest.mark.parametrize("place", ["vault", "basic-memory", "export"])
-def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(
+def test_a_dry_run_of_an_import_lists_files_and_sends_no_document(
     kb: Kb, vault: Path, collection: str, place: str
 ) -> None:
     source = {"vault": vault, "basic-memory": THEIRS / "basic-memory", "export": EXPORT}[place]
@@ -200,7 +198,9 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(
     assert (status, out.splitlines()[-1]) == (Exit.OK, "3 to send, 0 unchanged, 0 that cannot be")
 
 
-def test_what_is_imported_is_detected_and_told(kb: Kb, vault: Path, collection: str, tmp_path: Path) -> None:
+def test_the_kind_of_an_imported_folder_is_detected_and_printed(
+    kb: Kb, vault: Path, collection: str, tmp_path: Path
+) -> None:
     """A vault with notes of basic-memory counts as basic-memory; a folder of neither kind is refused."""
     shutil.copytree(THEIRS / "basic-memory", vault / "notes")
     _, out, _ = kb("import", str(vault), "--collection", collection, "--dry-run")
@@ -357,7 +357,7 @@ def test_an_export_beyond_all_bounds_is_not_read(kb: Kb, tmp_path: Path) -> None
     assert (status, "in parts" in error) == (Exit.FAILED, True)
 
 
-def test_what_belongs_to_an_export_of_kb_is_not_mixed_with_the_others(kb: Kb, tmp_path: Path) -> None:
+def test_importing_an_export_refuses_options_of_other_imports(kb: Kb, tmp_path: Path) -> None:
     write(tmp_path / "out/kb-export.json", "{}")
     for arguments in (["--dry-run"], ["--collection", "documents"], ["--tags", "a"]):
         assert kb("import", str(tmp_path / "out"), *arguments)[0] == Exit.USAGE

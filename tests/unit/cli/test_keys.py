@@ -24,6 +24,8 @@ def test_a_token_is_shown_once_and_alone_on_stdout(kb: Kb, path: Path) -> None:
     assert status == Exit.OK
     assert TOKEN.fullmatch(out.strip())
     assert "shown only now" in err
+    assert "From now on all clients and the pages need a key" in err
+    assert "From now on" not in kb("keys", "create", "second")[2]
     found = KeyRing(path).find(out.strip())
     assert found is not None
     assert (found.rights, found.collections, found.expires) == ({"read"}, None, None)
@@ -31,7 +33,7 @@ def test_a_token_is_shown_once_and_alone_on_stdout(kb: Kb, path: Path) -> None:
     assert out.strip() not in listed[1] + listed[2]
 
 
-def test_what_a_key_is_for_is_said_by_options(kb: Kb, path: Path) -> None:
+def test_options_set_rights_collections_and_quotas_of_a_key(kb: Kb, path: Path) -> None:
     made = kb.json(
         "keys", "create", "ci", "--rights", "read,write",
         "--collection", "memory,team-*", "--collection", "x",
@@ -66,6 +68,7 @@ def test_keys_are_listed_with_their_state(kb: Kb) -> None:
     assert [(key["name"], key["state"]) for key in listed] == [("one", "valid"), ("two", "revoked")]
     assert not [key for key in listed if "token" in key or "secrets" in key]
     assert "one" in kb("keys", "list")[1]
+    assert "No key is valid now" in kb("keys", "revoke", "one")[2]
 
 
 def test_a_key_is_rotated(kb: Kb, path: Path) -> None:
@@ -78,7 +81,9 @@ def test_a_key_is_rotated(kb: Kb, path: Path) -> None:
     assert [ring.find(token) is not None for token in (old, kept, new)] == [False, False, True]
 
 
-def test_another_file_may_be_named(kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_kb_keys_names_the_file_of_keys(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KB_KEYS", str(tmp_path / "elsewhere.json"))
     kb("keys", "create", "ci")
     assert [key.name for key in KeyFile(tmp_path / "elsewhere.json").read()] == ["ci"]
@@ -98,7 +103,9 @@ def test_another_file_may_be_named(kb: Kb, tmp_path: Path, monkeypatch: pytest.M
         (("rotate", "ci"), Exit.FAILED, "There is no key 'ci'"),
     ],
 )
-def test_what_does_not_go_is_said(kb: Kb, arguments: tuple[str, ...], status: Exit, words: str) -> None:
+def test_invalid_arguments_of_keys_are_refused(
+    kb: Kb, arguments: tuple[str, ...], status: Exit, words: str
+) -> None:
     found, out, err = kb("keys", *arguments)
     assert (found, out) == (status, "")
     assert words in err

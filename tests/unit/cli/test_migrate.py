@@ -358,7 +358,7 @@ def count(place: Place) -> int:
         db.close()
 
 
-async def test_what_changes_while_it_is_compared_is_noticed(tmp_path: Path) -> None:
+async def test_a_document_changed_during_the_comparison_fails_the_migration(tmp_path: Path) -> None:
     source, target = tmp_path / "one/kb.db", tmp_path / "two/kb.db"
     for place in (source, target):
         place.parent.mkdir()

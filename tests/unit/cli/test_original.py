@@ -20,7 +20,7 @@ def test_the_file_of_a_document_is_saved(kb: Kb, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a.md", "saved.md"}
 
 
-def test_what_is_not_kept_leaves_no_file(kb: Kb, tmp_path: Path) -> None:
+def test_a_missing_original_leaves_no_file_on_disk(kb: Kb, tmp_path: Path) -> None:
     note = kb.note("granite")
     status, _, error = kb("get", str(note), "--original", str(tmp_path / "out"))
     assert (status, "sent as text" in error) == (Exit.FAILED, True)

@@ -166,9 +166,14 @@ ELSEWHERE = {"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0"}
 @pytest.mark.parametrize(
     ("arguments", "setting", "status", "words"),
     [
-        (("up",), {"KB_ENGINE_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_ENGINE_PORT")),
+        (("up",), {"KB_ENGINE_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_ENGINE_PORT", "try: kb up ")),
         (("up",), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
-        (("up", "--single"), {"KB_MCP_PORT": "{taken}"}, Exit.FAILED, ("{taken}", "KB_MCP_PORT")),
+        (
+            ("up", "--single"),
+            {"KB_MCP_PORT": "{taken}"},
+            Exit.FAILED,
+            ("KB_MCP_PORT", "kb up --single --port "),
+        ),
         (("up", "--single"), {"KB_HOME": "{file}/home"}, Exit.FAILED, ("{file}", "KB_HOME")),
         (("up", "--single"), {"KB_EMBEDDER": "nothing"}, Exit.FAILED, ("KB_EMBEDDER",)),
         (("up", "--single"), {"KB_WORKERS": "2"}, Exit.USAGE, ("KB_WORKERS=2", "leave --single out")),
@@ -178,7 +183,7 @@ ELSEWHERE = {"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0"}
         (("stdio",), {"KB_TOOLSETS": "kb,nothing"}, Exit.USAGE, (UNKNOWN_TOOLSET,)),
     ],
 )
-def test_what_cannot_start_is_one_line_that_names_the_setting(
+def test_a_failed_start_is_one_line_that_names_the_setting(
     tmp_path: Path,
     taken: int,
     arguments: tuple[str, ...],
@@ -213,7 +218,7 @@ def test_up_adds_nothing_to_the_line_of_a_child_that_cannot_start(tmp_path: Path
         (ELSEWHERE, Exit.FAILED, ("192.0.2.1", "KB_MCP_HOST")),
     ],
 )
-def test_both_ways_to_start_the_server_refuse_alike(
+def test_kb_serve_and_kb_server_refuse_settings_with_the_same_message(
     tmp_path: Path, setting: dict[str, str], status: Exit, words: tuple[str, ...]
 ) -> None:
     ours = ended("serve", KB_HOME=str(tmp_path), **setting)
@@ -224,7 +229,7 @@ def test_both_ways_to_start_the_server_refuse_alike(
     assert all(word in ours.stderr for word in words)
 
 
-def test_both_ways_to_start_workers_end_alike_where_none_can_listen(tmp_path: Path) -> None:
+def test_kb_serve_and_kb_server_report_a_taken_port_alike(tmp_path: Path) -> None:
     last = []
     for module, prefix in (("kb_cli.main", "kb serve: "), ("kb_server", "kb server: ")):
         done = command(

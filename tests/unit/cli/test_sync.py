@@ -58,7 +58,7 @@ def found(kb: Kb, words: str) -> set[str]:
     return {result["chunk"]["text"] for result in results}
 
 
-def test_what_is_in_step_is_left_alone(kb: Kb, folder: Path) -> None:
+def test_unchanged_files_are_not_sent_again(kb: Kb, folder: Path) -> None:
     (folder / "a.md").touch()
     assert synced(kb, folder) == {}
     assert set(held(kb, folder)) == {"a.md", "b.md", "below/c.txt"}
@@ -112,7 +112,7 @@ def test_a_copy_shares_its_document_until_it_is_changed_or_removed(kb: Kb, folde
     assert held(kb, folder)["copy.md"] == shared["copy.md"]
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(kb: Kb, folder: Path) -> None:
+def test_a_dry_run_of_sync_lists_changes_and_makes_none(kb: Kb, folder: Path) -> None:
     before = held(kb, folder)
     (folder / "a.md").rename(folder / "z.md")
     (folder / "b.md").unlink()
@@ -151,7 +151,7 @@ def test_a_file_of_credentials_is_not_taken_in_and_its_document_stays(kb: Kb, fo
     assert "obsidian" in found(kb, "obsidian")
 
 
-def test_what_is_ignored_or_of_no_known_format_is_not_taken_in(kb: Kb, folder: Path) -> None:
+def test_ignored_files_and_unknown_formats_are_not_added(kb: Kb, folder: Path) -> None:
     write(folder / ".gitignore", "*.log\nbuild/\nbelow/*.txt\n")
     write(folder / ".kbignore", "drafts/\n!keep.log\n")
     write(folder / "below" / ".gitignore", "!c.txt\n")
@@ -174,7 +174,7 @@ def test_an_empty_folder_empties_nothing_unless_that_is_said(kb: Kb, folder: Pat
     assert held(kb, folder) == {}
 
 
-def test_other_folders_and_collections_are_left_alone(kb: Kb, folder: Path) -> None:
+def test_sync_changes_only_its_folder_and_collection(kb: Kb, folder: Path) -> None:
     beside = folder.with_name("folder2")
     write(beside / "a.md", "granite quarry")
     kb.json("sync", str(beside), *ON_SHELF)
@@ -185,7 +185,7 @@ def test_other_folders_and_collections_are_left_alone(kb: Kb, folder: Path) -> N
     assert len(kb.json("get", "--collection", "elsewhere")["documents"]) == 3
 
 
-def test_what_was_added_before_is_known(kb: Kb, folder: Path) -> None:
+def test_sync_recognises_files_added_by_kb_add(kb: Kb, folder: Path) -> None:
     """`kb add` names files as `kb sync` does."""
     write(folder / "d.md", "chalk cliffs")
     kb.json("add", str(folder), *ON_SHELF)
@@ -201,7 +201,7 @@ def test_a_folder_that_is_none_is_a_mistake(kb: Kb, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["iterdir", "open"])
-def test_what_cannot_be_read_is_not_taken_for_removed(
+def test_unreadable_files_are_not_treated_as_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """The refusal is simulated, because root can read everything."""

@@ -114,7 +114,7 @@ def get(tmp_path: Path, asked: list[str]) -> Fetch:
         ("/moved", "stones.html", PAGE),
     ],
 )
-def test_what_is_there_is_a_file_named_by_its_type(
+def test_a_fetched_page_is_a_file_named_by_its_content_type(
     get: Fetch, site: str, path: str, name: str, content: bytes
 ) -> None:
     found = get(site + path)
@@ -148,7 +148,7 @@ def test_a_name_is_looked_up_once_and_the_connection_goes_there(
         ("/short", "broke off"),
     ],
 )
-def test_what_is_not_fetched_says_why(
+def test_a_failed_fetch_names_the_reason(
     get: Fetch, site: str, path: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web, "MOST_BYTES", 1 << 20)
@@ -160,7 +160,7 @@ def test_what_is_not_fetched_says_why(
     "url",
     ["http://", "http://a:0/", "http://user:word@site.example/", "http://[", "http://a b/", "http://xn--/"],
 )
-def test_what_is_no_url_is_refused(get: Fetch, url: str) -> None:
+def test_an_invalid_url_is_refused(get: Fetch, url: str) -> None:
     with pytest.raises(NotFetched):
         get(url)
 

@@ -32,7 +32,7 @@ def _rewrite(folder: Path, lines: list[bytes]) -> None:
     file.write_bytes(b"".join(lines))
 
 
-def test_what_was_written_is_read_and_holds(tmp_path: Path) -> None:
+def test_written_audit_entries_are_read_and_their_chain_verifies(tmp_path: Path) -> None:
     audit = _written(tmp_path)
     audit.write("getDocument", "document_not_found", user="ann", found=3, correlation_id="c", detail={"a": 1})
     audit.close()
@@ -47,7 +47,7 @@ def test_what_was_written_is_read_and_holds(tmp_path: Path) -> None:
     assert heads(tmp_path) == [audit.head]
 
 
-def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_the_audit_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     _written(tmp_path / "audit")
     ((file,),) = chains(tmp_path / "audit").values()
     assert file.stat().st_mode & 0o777 == 0o600
@@ -116,7 +116,7 @@ def test_files_follow_one_another_and_one_that_is_missing_shows(tmp_path: Path) 
     assert check(tmp_path)
 
 
-def test_old_files_go_and_what_they_were_stands_in_the_chain_of_who_removed_them(tmp_path: Path) -> None:
+def test_removing_old_audit_files_is_recorded_in_the_chain(tmp_path: Path) -> None:
     old = _written(tmp_path, 100, file_bytes=4096)
     old.close()
     (files,) = chains(tmp_path).values()
@@ -173,7 +173,7 @@ def test_threads_write_one_chain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["\ud800", "a\nb", '","hash":"' + "0" * 64 + '"}', "x" * 10_000])
-def test_what_a_caller_chooses_stays_a_value_of_one_line(tmp_path: Path, words: str) -> None:
+def test_values_chosen_by_a_caller_stay_within_one_audit_line(tmp_path: Path, words: str) -> None:
     audit = AuditLog(tmp_path, "engine")
     audit.write("getDocument", user=words, correlation_id=words, documents=["d"] * 1_000)
     audit.write("search")
@@ -197,7 +197,7 @@ def test_lines_are_found_by_what_they_say(tmp_path: Path) -> None:
     assert found(since="2000-01-01T00:00:00Z", who="key 0") == [2]
 
 
-def test_nothing_is_written_unless_it_is_wanted(tmp_path: Path) -> None:
+def test_without_the_setting_no_audit_is_written(tmp_path: Path) -> None:
     assert AuditSettings.read({}).open(tmp_path, "engine") is None
     assert not list(tmp_path.iterdir())
     wanted = AuditSettings.read({"KB_AUDIT": "true", "KB_AUDIT_FOLDER": str(tmp_path / "elsewhere")})

@@ -37,7 +37,7 @@ def test_the_packages_of_several_extras_are_named_once(monkeypatch: pytest.Monke
     assert shlex.split(install_command("server", "engine"))[4:] == ["uvloop>=0.21", "mcp<3,>=2.3"]
 
 
-def test_where_nothing_is_missing_all_are_named() -> None:
+def test_with_all_packages_installed_the_command_names_all_of_them() -> None:
     """One of the installed packages may be damaged."""
     assert shlex.split(install_command("postgres"))[4:] == ["asyncpg>=0.30"]
 

@@ -147,7 +147,7 @@ def test_a_level_nobody_knows_is_refused() -> None:
         configure_logging("loud", part="server")
 
 
-def test_other_libraries_stay_quiet_below_a_warning() -> None:
+def test_libraries_log_warnings_and_errors_only() -> None:
     """Their debug lines quote whole messages."""
     stream = io.StringIO()
     configure_logging("debug", part="server", stream=stream)
@@ -188,7 +188,7 @@ def test_lines_are_written_whole_and_in_order(pipe: tuple[int, int]) -> None:
     assert os.read(pipe[0], 1 << 16).decode().splitlines() == [f"line {number}" for number in range(100)]
 
 
-def test_a_full_pipe_holds_up_nobody_and_what_was_dropped_is_counted(pipe: tuple[int, int]) -> None:
+def test_a_full_log_pipe_drops_lines_and_counts_them(pipe: tuple[int, int]) -> None:
     """The caller continues; once there is room, the log states the number of dropped lines."""
     reading, writing = pipe
     filled = fill(writing)

@@ -72,7 +72,7 @@ def test_one_at_a_time_starts_an_engine(place: Rendezvous) -> None:
     assert place.begin() is not None
 
 
-def test_what_a_killed_process_held_is_free(place: Rendezvous) -> None:
+def test_locks_of_a_killed_process_are_free(place: Rendezvous) -> None:
     code = (
         "import sys; from pathlib import Path; from kb_config.rendezvous import Rendezvous\n"
         f"p = Rendezvous(Path(sys.argv[1])); p.announce({URL!r}); p.use(); p.begin()\n"
@@ -104,7 +104,7 @@ def test_the_files_are_their_owners_and_no_link_is_followed(place: Rendezvous) -
     assert elsewhere.read_text() == "kept"
 
 
-def test_what_is_no_text_is_no_reason_to_fall_over(place: Rendezvous) -> None:
+def test_a_damaged_rendezvous_file_is_read_without_an_error(place: Rendezvous) -> None:
     lock = place.announce(URL)
     assert lock is not None
     (place.folder / "listening").write_bytes(b"\xff\xfe")

@@ -104,7 +104,7 @@ GOOD = as_line(cited("Pensions are revalued", 840, 12))
         "9" * 1_000_000,
     ],
 )
-def test_what_is_no_citation_is_no_value(line: str) -> None:
+def test_a_line_that_is_no_citation_is_a_value_error(line: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         from_line(line)
 

@@ -41,7 +41,7 @@ def test_a_name_is_whatever_makes_a_tag(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a ", "a,b", "a/b", "a\n", "a\x00", "x" * 190])
-def test_what_makes_no_tag_is_no_name(name: str) -> None:
+def test_a_collection_name_that_makes_no_valid_tag_is_refused(name: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(name, CollectionName)
     if name:

@@ -51,7 +51,7 @@ def test_the_rest_of_a_ranking_comes_back(rest: list[Place], exact: bool) -> Non
     assert (after.reranked, after.rerank_failure) == (False, "it was away")
 
 
-def test_what_was_merged_and_had_no_room_comes_first() -> None:
+def test_merged_chunks_that_did_not_fit_begin_the_next_page() -> None:
     """The page has all of the first result, one chunk of the second, and nothing of the third."""
     chunk = chunk_with()
     alone = result_with(chunk)
@@ -61,7 +61,7 @@ def test_what_was_merged_and_had_no_room_comes_first() -> None:
     assert places_after(rows, []) == rows[1:]
 
 
-def test_what_was_made_here_is_read() -> None:
+def test_a_cursor_is_read_as_it_was_written() -> None:
     """This shows that the refusals below are due to the changes."""
     assert opened(with_cursor(cursor_of(content_of())))[1] == [Place(1, 0.5)]
 

@@ -53,7 +53,7 @@ def texts_that_stay(*texts: str) -> list[str]:
     "other",
     [TEXT, TEXT.upper(), TEXT.replace(" ", "\n"), f"{TEXT} so it was", TEXT.replace("library", "archive", 1)],
 )
-def test_what_says_the_same_in_nearly_the_same_words_collapses(other: str) -> None:
+def test_near_duplicate_texts_collapse(other: str) -> None:
     assert texts_that_stay(TEXT, other) == [TEXT]
 
 
@@ -66,7 +66,7 @@ def test_what_says_the_same_in_nearly_the_same_words_collapses(other: str) -> No
         f"{TEXT} 17",
     ],
 )
-def test_other_words_another_order_and_other_figures_stay(other: str) -> None:
+def test_texts_with_different_words_order_or_figures_do_not_collapse(other: str) -> None:
     assert texts_that_stay(TEXT, other) == [TEXT, other]
 
 
@@ -124,7 +124,7 @@ def test_neighbours_go_into_the_best_of_them() -> None:
     assert (two.document.id, two.before, two.after) == (2, [], [])
 
 
-def test_what_is_behind_the_first_page_is_not_merged() -> None:
+def test_neighbours_beyond_the_first_page_are_not_merged() -> None:
     found = [result(1, 5, score=0.9), result(1, 6, score=0.8)]
     assert merge_neighbors(found, top=1) == found
 
@@ -180,7 +180,7 @@ def test_more_of_a_document_than_its_share_are_there_only_where_nothing_else_com
 
 
 @given(found=ranked, top=st.integers(1, 8), per_document=st.integers(1, 4))
-def test_the_pages_of_what_is_left_are_those_that_were_to_come(
+def test_paging_the_remaining_results_gives_the_following_pages(
     found: list[m.SearchResult], top: int, per_document: int
 ) -> None:
     request = m.SearchRequest(query="x", top=top, per_document=per_document)
@@ -188,7 +188,7 @@ def test_the_pages_of_what_is_left_are_those_that_were_to_come(
     assert in_pages(ordered[top:], request) == ordered[top:]
 
 
-def test_what_a_page_had_no_room_for_is_ranked_with_the_rest() -> None:
+def test_results_that_did_not_fit_a_page_are_ranked_with_the_next() -> None:
     """The first page should have the first chunk of each document, and had one."""
     one, two, three = (
         [result(number, index, score=1 - number / 10) for index in (0, 5)] for number in (1, 2, 3)

@@ -111,9 +111,7 @@ def test_every_state_of_the_contract_is_reached_or_is_the_first() -> None:
 
 @pytest.mark.parametrize("status", sorted(FINAL_STATUSES))
 @pytest.mark.parametrize("event", Event)
-def test_nothing_leaves_a_final_state_but_a_failed_job_that_is_tried_again(
-    status: JobStatus, event: Event
-) -> None:
+def test_a_final_state_is_left_only_by_retrying_a_failed_job(status: JobStatus, event: Event) -> None:
     assert TRANSITIONS.get((status, event)) == (
         "queued" if (status, event) == ("failed", Event.RETRY) else None
     )
@@ -128,7 +126,7 @@ def test_only_a_running_job_completes() -> None:
     assert sources(Event.COMPLETE) == ("running",)
 
 
-def test_what_expected_a_version_is_not_worth_a_retry() -> None:
+def test_a_job_that_expected_a_version_is_not_retryable_after_a_conflict() -> None:
     """A note whose text came from its source meanwhile may be retried, because no version was expected."""
     assert not may_succeed_again("version_conflict", 3)
     assert may_succeed_again("version_conflict", None)

@@ -36,7 +36,7 @@ def test_the_last_rating_stands_and_what_was_opened_stays_opened() -> None:
 
 
 @given(st.lists(signals, min_size=1))
-def test_what_is_repeated_changes_nothing(given_signals: list[m.Signal]) -> None:
+def test_a_repeated_signal_changes_no_vote(given_signals: list[m.Signal]) -> None:
     vote = after(*given_signals)
     assert voted(vote, given_signals[-1]) == vote
 
@@ -66,7 +66,7 @@ def test_a_score_lies_between_0_and_1(voices: list[list[m.Signal]]) -> None:
     assert votes.voices == len(voices) >= max(votes.clicked, votes.useful + votes.not_useful)
 
 
-def test_what_nobody_has_spoken_of_lies_in_between() -> None:
+def test_a_document_without_votes_has_the_neutral_feedback_score() -> None:
     assert feedback_score(NO_VOTES) == 0.25
     assert feedback_of(7, NO_VOTES) == m.Feedback(
         document_id=7, voices=0, clicked=0, useful=0, not_useful=0, score=0.25

@@ -45,7 +45,7 @@ def file(path: Path, clock: _Clock) -> KeyFile:
     return KeyFile(path, now=clock)
 
 
-def test_a_key_opens_what_it_was_made_for(file: KeyFile) -> None:
+def test_a_token_has_the_access_of_its_key(file: KeyFile) -> None:
     ring = KeyRing(file.path)
     _, token = file.create(
         "ci",
@@ -111,7 +111,7 @@ def test_keys_expire(file: KeyFile, clock: _Clock) -> None:
         file.rotate("ci")
 
 
-def test_what_became_of_a_token_is_known(file: KeyFile, clock: _Clock) -> None:
+def test_the_reason_of_a_refused_token_is_known(file: KeyFile, clock: _Clock) -> None:
     ring = KeyRing(file.path, now=clock)
     _, expiring = file.create("expiring", rights=_READ, expires=_START + timedelta(hours=1))
     _, revoked = file.create("revoked", rights=_READ)
@@ -230,7 +230,7 @@ def test_rights_are_checked(file: KeyFile) -> None:
         file.create("ci", rights=frozenset())
 
 
-def test_what_is_not_there_cannot_be_revoked(file: KeyFile) -> None:
+def test_revoking_an_unknown_key_is_refused(file: KeyFile) -> None:
     with pytest.raises(KeyRefused, match="kb keys list"):
         file.revoke("ci")
     assert not file.path.exists()
@@ -317,7 +317,7 @@ def test_a_change_that_fails_leaves_the_file(file: KeyFile, monkeypatch: pytest.
     assert sorted(each.name for each in file.path.parent.iterdir()) == ["keys.json", "keys.json.lock"]
 
 
-def test_what_a_key_may_do_is_made_once_and_not_carried_over() -> None:
+def test_the_access_of_a_key_is_cached_per_key() -> None:
     key = Key("01234567", "ci", _START, rights=_READ)
     assert key.access is key.access
     wider = msgspec.structs.replace(key, rights=RIGHTS)

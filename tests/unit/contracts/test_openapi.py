@@ -208,7 +208,7 @@ def test_answers_with_a_documents_version_carry_an_etag() -> None:
         ("VectorSearchRequest", {"query": "q", "collectionName": "a,b"}, False),
     ],
 )
-def test_what_stands_between_members_is_said_too(model: str, body: dict[str, Any], fits: bool) -> None:
+def test_the_document_contains_rules_between_members(model: str, body: dict[str, Any], fits: bool) -> None:
     """A request that fits the document is not refused because of a rule that the document omits."""
     schema = {**DOCUMENT["components"]["schemas"][model], "components": DOCUMENT["components"]}
     validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)

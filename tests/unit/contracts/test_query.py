@@ -74,7 +74,7 @@ def test_phrases_are_conditions_beside_few_words(query: str, words: int) -> None
         "find -name -v", "grep -rn word", "+new\n-old", "a\r\n-old", "a (-old)", "a/-old", "−old", "–old new",
     ],
 )  # fmt: skip
-def test_what_is_no_syntax_is_plain_text(query: str) -> None:
+def test_a_query_without_query_syntax_is_plain_text(query: str) -> None:
     assert parse_query(query) == ParsedQuery(query, None)
 
 
@@ -104,20 +104,22 @@ def test_any_text_is_read(query: str) -> None:
 
 
 @given(st.text(st.characters(exclude_characters='"“”„«-', codec=None)))
-def test_a_query_without_marks_is_what_it_is(query: str) -> None:
+def test_a_plain_query_is_parsed_unchanged(query: str) -> None:
     if query:
         assert query_of(SearchRequest(query=query)) == parse_query(query) == ParsedQuery(query)
 
 
 @given(WORDS, WORDS, WORDS)
-def test_what_is_written_is_read(words: list[str], phrase: list[str], excluded: list[str]) -> None:
+def test_phrases_and_exclusions_are_read_as_written(
+    words: list[str], phrase: list[str], excluded: list[str]
+) -> None:
     row = " ".join(phrase)
     query = " ".join([*words, f'"{row}"', *(f"-{word}" for word in excluded)])
     assert read(query) == (" ".join([*words, row]), (row,), tuple(excluded))
 
 
 @given(WORDS, st.data())
-def test_a_passage_holds_what_is_cut_out_of_it(words: list[str], data: st.DataObject) -> None:
+def test_a_passage_contains_each_phrase_cut_out_of_it(words: list[str], data: st.DataObject) -> None:
     """The separators between words do not matter; with the phrase excluded, the text does not pass."""
     first = data.draw(st.integers(0, len(words) - 1))
     last = data.draw(st.integers(first, len(words) - 1))

@@ -79,7 +79,7 @@ def test_a_change_that_lies_ahead_is_of_today() -> None:
     assert recency_score((NOW + timedelta(days=3)).isoformat(), NOW, 10) == 1
 
 
-def test_what_is_very_old_keeps_a_score() -> None:
+def test_a_very_old_document_keeps_a_score() -> None:
     assert recency_score("0001-01-01T00:00:00Z", NOW, 10) == 0
     assert ordered(result(1, 1.0, days=700_000), semantic=0.5, recency=0.5) == [(1, 0.5)]
 
@@ -94,7 +94,7 @@ def test_reputation_is_that_of_the_source_type() -> None:
         assert reputation_score(metadata, SOURCE_TYPE_WEIGHT) == manual
 
 
-def test_a_passage_rises_by_what_its_document_is() -> None:
+def test_recency_source_type_and_feedback_raise_a_passage() -> None:
     old = result(1, 0.5, days=1000, source_type="confluence")
     new = result(2, 0.45, source_type="manual")
     assert [number for number, _ in ordered(old, new, semantic=1.0)] == [1, 2]

@@ -21,7 +21,7 @@ def _has(access: Access, tag: str) -> bool:
 
 
 @given(_accesses, _accesses)
-def test_what_two_may_do_together_each_may_do_alone(one: Access, other: Access) -> None:
+def test_narrowed_access_is_the_intersection_of_both(one: Access, other: Access) -> None:
     both = one.narrowed(other)
     assert both.rights == one.rights & other.rights
     for tag in (*_TAGS, "collection:abc"):

@@ -53,7 +53,7 @@ def test_either_decides_and_both_may_agree(mode: Mode | None, fts_only: bool | N
 
 
 @pytest.mark.parametrize(("mode", "fts_only"), [("vector", True), ("hybrid", True), ("fts", False)])
-def test_both_may_not_contradict_each_other(mode: Mode, fts_only: bool) -> None:
+def test_mode_and_fts_only_may_not_contradict(mode: Mode, fts_only: bool) -> None:
     with pytest.raises(EngineError) as refused:
         mode_of(SearchRequest(query="x", mode=mode, fts_only=fts_only))
     assert (refused.value.code, refused.value.members["parameter"]) == ("contradiction", "fts_only")
@@ -72,7 +72,7 @@ def test_a_time_is_that_moment_wherever_it_was_told() -> None:
     assert end == datetime(2025, 1, 1, microsecond=500_000, tzinfo=UTC)
 
 
-def test_nothing_asked_is_no_bound() -> None:
+def test_filters_without_dates_have_no_date_window() -> None:
     assert date_window(Filters()) == (None, None)
 
 
@@ -87,7 +87,7 @@ def test_every_rfc_3339_time_is_understood(moment: datetime, offset: int) -> Non
 
 
 @given(text=st.text(max_size=30))
-def test_other_text_is_refused_by_name(text: str) -> None:
+def test_a_text_that_is_no_date_is_refused_with_its_parameter(text: str) -> None:
     assume(not text[:4].isdigit())
     with pytest.raises(EngineError) as raised:
         date_window(Filters(date_to=text))
@@ -147,7 +147,7 @@ def test_neighbours_go_before_the_text_itself() -> None:
     assert (kept.truncated, omitted) == (False, 2)
 
 
-def test_what_was_cut_before_stays_marked() -> None:
+def test_a_truncated_result_stays_marked_as_truncated() -> None:
     cut = msgspec.structs.replace(result(80, before=50), truncated=True)
     (kept,), _ = within_budget([cut], 100)
     assert (len(kept.chunk.text), kept.truncated) == (80, True)
@@ -186,7 +186,7 @@ def test_both_budgets_hold_and_the_first_result_is_never_left_out(
     assert all(one.chunk.text for one in kept)
 
 
-def test_a_text_takes_what_room_there_is() -> None:
+def test_a_text_is_cut_to_the_token_budget() -> None:
     (kept,), _ = within_budget([result(500)], None, 50, tokens_of)
     assert len(kept.chunk.text) == 48 * 3
 
@@ -227,7 +227,7 @@ def test_as_many_are_kept_as_fit_together(sizes: list[int], budget: int) -> None
     assert len(kept) == len(sizes) or sum(sizes[: len(kept) + 1]) > budget
 
 
-def test_what_is_not_known_is_the_default_or_absent() -> None:
+def test_unknown_metadata_has_its_default_or_is_absent() -> None:
     bare = result(metadata={"url": 5, "source_type": None}, tags=["x"])
     found = vector_result(bare, {})
     assert (found.source_url, found.metadata.collection_id) == (f"urn:uuid:{bare.document.uid}", None)

@@ -10,7 +10,7 @@ from kb_contracts.semantics.ranking import DEFAULT_WEIGHTS, SOURCE_TYPE_WEIGHT, 
 from kb_engine.settings import EngineSettings
 
 
-def test_nothing_is_ranked_unless_it_is_set() -> None:
+def test_default_settings_change_no_ranking() -> None:
     """The defaults of the settings equal those of the contract."""
     defaults = EngineSettings().ranking.defaults
     assert defaults.for_all is None
@@ -51,7 +51,9 @@ def test_weights_are_set_for_each_kind_of_query() -> None:
         ("KB_RANKING", "perhaps", "KB_RANKING"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_name(variable: str, value: str, words: str) -> None:
+def test_an_invalid_ranking_setting_is_refused_with_its_variable(
+    variable: str, value: str, words: str
+) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         EngineSettings.read({variable: value})
     assert variable in str(refused.value)

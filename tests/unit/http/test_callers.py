@@ -104,7 +104,7 @@ def headers(access: Access, role: str | None = None) -> CIMultiDict[str]:
 
 
 @pytest.mark.requirement("R44")
-async def test_a_token_opens_what_its_key_is_for(client: Client) -> None:
+async def test_a_request_has_the_access_of_its_token(client: Client) -> None:
     assert (await seen(client, "main")).access == EVERYTHING
     assert (await seen(client, "news")).access == NEWS
     for token in ("", "none", "Main"):
@@ -172,7 +172,7 @@ def test_the_role_service_reads() -> None:
     assert "write" in other.detail
 
 
-def test_callers_who_see_different_things_are_told_apart() -> None:
+def test_callers_with_different_access_have_different_credentials() -> None:
     token, other = "Bearer main", "Bearer news"
     reach = Reach(frozenset(["collection:news"]))
     each = [

@@ -51,7 +51,7 @@ def test_both_sides_speak_http_1_1_over_tls_1_2_or_later(pair: Pair) -> None:
     assert client.selected_alpn_protocol() == server.selected_alpn_protocol() == "http/1.1"
 
 
-def test_what_cannot_be_shown_says_which_file_and_why(pair: Pair, tmp_path: Path) -> None:
+def test_an_unusable_certificate_is_refused_with_the_file_and_the_reason(pair: Pair, tmp_path: Path) -> None:
     other = write_pair(tmp_path / "other")
     text, half, secret = tmp_path / "text", tmp_path / "half", tmp_path / "secret"
     text.write_text("no PEM")
@@ -132,7 +132,7 @@ def test_a_link_that_leads_elsewhere_is_a_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("none", "No such file"), ("key.pem", "holds no certificate")])
-def test_who_vouches_is_read_from_a_file(pair: Pair, name: str, reason: str) -> None:
+def test_certificate_authorities_are_read_from_a_file(pair: Pair, name: str, reason: str) -> None:
     assert trusting(pair.certificate).verify_mode is ssl.CERT_REQUIRED
     with pytest.raises(CertificateUnusable, match=reason):
         trusting(pair.key.with_name(name))

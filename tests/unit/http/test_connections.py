@@ -302,7 +302,7 @@ async def answered(port: int, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("data", NO_HTTP.values(), ids=NO_HTTP)
-async def test_what_is_no_http_is_one_line_without_what_was_sent(
+async def test_bytes_that_are_not_http_are_logged_without_their_content(
     port: int, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     """Logged at info, without a traceback, and without any key or URL of the request."""

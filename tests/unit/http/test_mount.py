@@ -47,7 +47,7 @@ def test_any_other_number_in_its_place_is_refused_by_name(written: str) -> None:
         (Meta(max_length=1, description="a letter"), "Path parameter 'x': Expected `str` of length <= 1."),
     ],
 )
-def test_what_a_pattern_wants_is_said_in_words(meta: Meta, words: str) -> None:
+def test_a_refused_pattern_is_explained_in_words(meta: Meta, words: str) -> None:
     """A caller need not read a regular expression if the contract has words for it."""
     with pytest.raises(EngineError) as refused:
         convert_path({"x": "bb"}, {"x": Annotated[str, meta]})

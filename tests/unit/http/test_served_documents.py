@@ -48,7 +48,7 @@ def test_the_documents_are_those_of_the_repository(http: httpx.Client, path: str
     assert document == json.loads(json.dumps(yaml.safe_load(written(PATHS[path]))))
 
 
-def test_nothing_else_is_open(http: httpx.Client) -> None:
+def test_only_the_published_documents_are_served_without_a_key(http: httpx.Client) -> None:
     for path in ("/docs/", "/docs/x", "/openapi", "/openapi/other.json", "/api/v1/status"):
         assert http.get(path).status_code == 401, path
     assert http.post("/docs").status_code == 405

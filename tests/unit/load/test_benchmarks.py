@@ -131,7 +131,7 @@ def test_a_plain_answer_and_a_stream_hold_the_same_result() -> None:
         b"",
     ],
 )
-def test_what_is_no_result_is_a_failed_call(body: bytes) -> None:
+def test_a_response_without_a_result_is_a_failed_call(body: bytes) -> None:
     with pytest.raises(CallFailed):
         result_of(body)
 

@@ -38,7 +38,7 @@ def test_a_percentile_is_one_of_the_values(share: float, value: int) -> None:
     assert percentile(list(range(100, 0, -1)), share) == value
 
 
-def test_nothing_has_no_percentile() -> None:
+def test_a_percentile_of_no_values_is_an_error() -> None:
     """A figure that was not measured must not look like zero."""
     with pytest.raises(ValueError, match="no values"):
         percentile([], 0.5)
@@ -166,7 +166,7 @@ def test_memory_that_grows_breaks_a_soak() -> None:
     ]
 
 
-def test_what_grows_while_the_server_warms_does_not_break_a_soak() -> None:
+def test_growth_during_warm_up_does_not_fail_a_soak_test() -> None:
     samples = [server(second, mib=min(second, 60)) for second in range(0, 601, 10)]
     assert broken_by_soak(SoakBudget(skip_seconds=60, server_mib_per_minute=0.1), samples, 600) == []
 

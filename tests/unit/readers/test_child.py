@@ -122,7 +122,7 @@ async def test_the_reader_is_bound_and_knows_no_secret(
     await asyncio.wait([task])
 
 
-async def test_what_the_reader_started_is_ended_with_it(
+async def test_processes_started_by_a_reader_end_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, advance = tmp_path / "held", advance_loop(monkeypatch)
@@ -194,7 +194,7 @@ def page_of(megabytes: float) -> bytes:
     ],
     ids=["text", "memory of HTML", "memory of PDF", "memory without end", "work in circles"],
 )
-async def test_what_is_over_a_limit_says_which(
+async def test_a_file_over_a_limit_is_refused_with_the_limit(
     tmp_path: Path, make: Callable[[], bytes], name: str, limits: Limits, code: str, message: str
 ) -> None:
     path = tmp_path / "x"

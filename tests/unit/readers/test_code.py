@@ -168,7 +168,7 @@ def test_backticks_in_the_code_do_not_end_its_fence() -> None:
     assert headings(source) == [""]
 
 
-def test_what_is_deep_or_endless_is_read_in_time() -> None:
+def test_deeply_nested_or_long_code_is_read_whole() -> None:
     deep = "\n".join(f"{' ' * level}class C{level}:" for level in range(90)) + "\n" + " " * 90 + "pass"
     assert max(one.count(" > ") for one in headings(deep)) == 5
     for source in ("(" * 200_000, "{" * 200_000, "a" * 1_000_000, "def f(): pass\n" * 20_000):
@@ -179,7 +179,7 @@ def test_line_ends_and_marks_are_those_of_any_system() -> None:
     assert read("\ufeffdef f():\r\n    pass\r\n") == "# f\n\n```py\ndef f():\n    pass\n```"
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_code_that_cannot_be_decoded_is_refused() -> None:
     with pytest.raises(ExtractionFailed) as failed:
         read_code(b"\xff\xfe\x00", Context("py", DEFAULT_LIMITS))
     assert failed.value.code == "undecodable_text"

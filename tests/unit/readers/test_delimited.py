@@ -74,11 +74,11 @@ def test_a_comma_separates_least_of_equals(separator: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"a,b\n\xff,2", b"a,b\n\0,2"])
-def test_what_is_no_text_is_refused(data: bytes) -> None:
+def test_a_table_that_cannot_be_decoded_is_refused(data: bytes) -> None:
     assert refused(data).code == "undecodable_text"
 
 
-def test_what_costs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_with_too_many_columns_or_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule below the names has eight characters for each comma of the file."""
     assert "columns" in refused(b"," * delimited.MOST_COLUMNS).message
     monkeypatch.setattr(model, "DEFAULT_LIMITS", Limits(text_bytes=100))

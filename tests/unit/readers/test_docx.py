@@ -49,7 +49,7 @@ def test_a_docx_is_one_text_with_its_headings() -> None:
     assert text(data) == "# Guide\n\na_b *c* <d> `e` \\f & 1. g!\n\n## Part\n\n\\# h"
 
 
-def test_a_heading_is_known_by_its_style_whatever_its_id_or_what_it_is_based_on() -> None:
+def test_headings_are_recognised_by_style_names_and_inherited_styles() -> None:
     """Word names styles in the user's language, and users base their own styles on them."""
     styles = (
         f'<w:styles {WORD}><w:style w:styleId="berschrift2"><w:name w:val="heading 2"/></w:style>'
@@ -211,7 +211,7 @@ def table(*rows: list[tuple[str, int]]) -> str:
     return "<w:tbl>" + "".join(f"<w:tr>{row}</w:tr>" for row in cells) + "</w:tbl>"
 
 
-def test_what_follows_a_merged_cell_stands_under_its_column() -> None:
+def test_cells_after_a_merged_cell_keep_their_columns() -> None:
     inner = table([("Stones", 3)], [("City", 1), ("Kind", 1), ("Sales", 1)], [("Total", 2), ("30", 1)])
     assert text(body(inner)) == (
         "| Stones |  |  |\n| --- | --- | --- |\n| City | Kind | Sales |\n| Total |  | 30 |"
@@ -241,7 +241,7 @@ def test_notes_headers_and_footers_follow_the_body_each_once() -> None:
     )
 
 
-def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
+def test_alternative_content_is_read_once_and_deleted_text_is_omitted() -> None:
     box = f"<w:r><w:pict><w:txbxContent>{PARAGRAPH.format('boxed')}</w:txbxContent></w:pict></w:r>"
     choice = (
         '<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
@@ -373,7 +373,7 @@ def with_chunks(chunks: Mapping[str, bytes]) -> bytes:
     return docx_package(f'<w:document {WORD} xmlns:r="{OFFICE}"><w:body>{inner}</w:body></w:document>', more)
 
 
-def test_a_body_in_another_format_is_read_and_what_cannot_be_is_named() -> None:
+def test_embedded_parts_are_read_and_unreadable_parts_are_named() -> None:
     page = "<h2>Quarry</h2><p>Granite caf=C3=A9</p>"
     archive = (
         "MIME-Version: 1.0\r\nContent-Type: multipart/related; boundary=b\r\n\r\n--b\r\n"

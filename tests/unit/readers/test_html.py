@@ -170,7 +170,7 @@ def test_japanese_has_what_windows_added_to_its_characters(rows_and_cells: list[
         b"\x89PNG\r\n\x1a\n\xff\xff",
     ],
 )
-def test_what_cannot_be_decoded_is_refused(data: bytes) -> None:
+def test_a_page_that_cannot_be_decoded_is_refused(data: bytes) -> None:
     with pytest.raises(ExtractionFailed) as failed:
         read_html(data)
     assert failed.value.code == "undecodable_text"

@@ -247,7 +247,7 @@ def test_parts_within_parts_without_end_are_refused(deep: int) -> None:
     [b"", b"granite", b"\xff\xfe\x00\x01" * 100, b"Subject: alone\n\ngranite", b"x\n\nFrom: below\n"],
     ids=["nothing", "no header", "garbage", "nobody", "a header too late"],
 )
-def test_what_is_no_mail_is_refused(data: bytes) -> None:
+def test_a_file_that_is_no_mail_is_refused(data: bytes) -> None:
     assert refused(data).code == "file_corrupt"
 
 

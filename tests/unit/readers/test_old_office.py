@@ -139,7 +139,7 @@ def test_a_table_between_tabs_under_the_name_of_an_xls_is_read() -> None:
         (b"Date: x\nMIME-Version: 1.0\nContent-Type: text/html\n\n<p>feldspar", "feldspar"),
     ],
 )
-def test_other_content_under_the_name_of_a_doc_is_read_as_what_it_is(content: bytes, text: str) -> None:
+def test_a_doc_file_with_other_content_is_read_by_its_content(content: bytes, text: str) -> None:
     assert only_text(read_doc, content) == text
 
 

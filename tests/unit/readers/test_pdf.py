@@ -286,7 +286,7 @@ def noted_pdf(text: str, fields: list[bytes], notes: list[bytes]) -> bytes:
     )
 
 
-def test_what_was_written_onto_a_page_stands_behind_its_text() -> None:
+def test_form_fields_and_annotations_follow_the_text_of_their_page() -> None:
     """Repeated text, invisible text and buttons are left out."""
     line = "The granite quarry above the river opened."
     first, second = read_pdf(noted_pdf(line, FIELDS, NOTES)).pages

@@ -120,7 +120,7 @@ def test_the_title_of_the_file_stands_over_that_of_its_first_slide() -> None:
     assert read_pptx(saved(presentation)).title == "Granite"
 
 
-def test_what_only_older_programs_show_is_not_read_twice() -> None:
+def test_fallback_copies_for_older_programs_are_not_read() -> None:
     """A newer shape has a copy of itself for older programs."""
     both = (
         b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'

@@ -39,7 +39,7 @@ text = partial(only_text, read_rst)
         ),
     ],
 )  # fmt: skip
-def test_sections_are_headings_and_nothing_else_is(source: str, expected: str) -> None:
+def test_only_section_titles_become_headings(source: str, expected: str) -> None:
     found = text(source.encode())
     assert found == expected.rstrip("\n")
     assert len(list(headings(found))) == sum(line.startswith("#") for line in expected.split("\n"))

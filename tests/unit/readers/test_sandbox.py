@@ -134,7 +134,7 @@ async def test_without_landlock_files_can_be_read_and_nothing_more(
     assert [name for name in worked if not name.startswith(LANDLOCK_ALONE)] == []
 
 
-async def test_what_is_required_and_cannot_be_had_is_refused(
+async def test_a_required_sandbox_part_that_is_missing_refuses_to_read(
     targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "_WORKER", "tests.support.without_landlock")
@@ -145,7 +145,7 @@ async def test_what_is_required_and_cannot_be_had_is_refused(
     assert "KB_SANDBOX=auto" in failed.value.message
 
 
-async def test_the_system_says_what_it_has() -> None:
+async def test_the_status_lists_available_and_missing_sandbox_parts() -> None:
     info = await sandbox_info("require")
     assert sorted([*info.holds, *info.missing]) == sorted(PARTS)
     assert all(info.missing.values())
@@ -242,7 +242,9 @@ def test_system_calls_by_another_numbering_end_the_process(machine: kernel.Machi
 
 
 @pytest.mark.parametrize(("platform", "processor"), [("darwin", "x86_64"), ("linux", "riscv64")])
-def test_another_system_has_none(platform: str, processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_have_no_sandbox(
+    platform: str, processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(["Linux", "host", "6", "x", processor]))
     with pytest.raises(kernel.NotAvailable):

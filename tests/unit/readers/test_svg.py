@@ -79,7 +79,7 @@ def test_scripts_styles_and_metadata_are_not_text() -> None:
     assert text(svg(inner)) == ""
 
 
-def test_nothing_outside_the_file_is_asked_for(tmp_path: Path) -> None:
+def test_an_svg_loads_no_file_outside_of_itself(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("do not tell")
     document_type = (

@@ -59,7 +59,7 @@ def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str
     "filename",
     ["a.xyz", "a.wpd", "a.mdb", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"],
 )
-def test_another_name_is_refused_with_what_is_taken(filename: str) -> None:
+def test_an_unknown_extension_is_refused_with_the_accepted_ones(filename: str) -> None:
     with pytest.raises(ExtractionFailed) as failed:
         format_of(filename)
     assert failed.value.code == "unsupported_format"
@@ -100,7 +100,7 @@ async def test_a_byte_order_mark_tells_the_encoding_and_goes(tmp_path: Path, enc
         b"\xed\xa0\x80",
     ],
 )
-async def test_what_is_not_text_is_refused(tmp_path: Path, data: bytes) -> None:
+async def test_a_text_file_that_cannot_be_decoded_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ExtractionFailed) as failed:
         await read(tmp_path, data)
     assert failed.value.code == "undecodable_text"

@@ -136,7 +136,7 @@ def test_values_are_shown_as_their_reader_sees_them() -> None:
         (46, "", "1e300", "1e+300"),
     ],
 )
-def test_the_number_format_says_what_a_number_is(number: int, code: str, raw: str, shown: str) -> None:
+def test_numbers_are_shown_by_their_number_format(number: int, code: str, raw: str, shown: str) -> None:
     """By its code if it has one, otherwise by its number; values out of range of dates stay numbers."""
     assert formatter(number, code, from_1904=False)(raw) == shown
 

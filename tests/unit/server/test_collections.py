@@ -105,7 +105,7 @@ class Distant:
 
 
 @pytest.mark.requirement("K25", "K55", "K57", "E14")
-def test_what_names_no_collection_goes_to_documents() -> None:
+def test_a_submission_without_a_collection_goes_to_documents() -> None:
     assert tags_for_submission(None, []) == ["collection:documents"]
     assert CONVENTIONAL == ("documents", "memory", "workspace")
 
@@ -143,7 +143,7 @@ def test_a_results_tags_are_split(tags: list[str], split: SplitTags) -> None:
 
 
 @given(NAMES, PLAIN_TAGS)
-def test_what_was_submitted_is_what_is_shown(name: str, tags: list[str]) -> None:
+def test_submitted_collection_and_tags_are_shown_unchanged(name: str, tags: list[str]) -> None:
     submitted = tags_for_submission(name, tags)
     assert sum(tag.startswith("collection:") for tag in submitted) == 1
     assert split_tags(submitted) == SplitTags(name, list(dict.fromkeys(tags)))
@@ -168,7 +168,7 @@ def test_what_was_submitted_is_what_is_shown(name: str, tags: list[str]) -> None
         "٣",
     ],
 )
-def test_another_name_is_refused_by_the_parameter(name: str) -> None:
+def test_an_invalid_collection_name_is_refused_with_the_parameter(name: str) -> None:
     with pytest.raises(ToolError, match="`collection` takes 1 to 63") as refused:
         tag_of(name)
     assert refused.value.payload()["error"] == "invalid_collection"
@@ -206,7 +206,7 @@ async def test_the_old_tag_is_removed_first_then_the_new_one_added(
     assert [each.headers["If-Match"] for each in changes] == ['"1"', '"2"']
 
 
-async def test_who_reaches_a_part_alone_swaps_the_tags_in_one_request(
+async def test_a_restricted_key_moves_a_document_in_one_request(
     simulated: SimulatedEngine, engine: InterruptedEngine
 ) -> None:
     """The engine refuses to take a document out of the caller's scope, even between two requests."""
@@ -314,7 +314,9 @@ async def test_an_add_that_fails_for_good_is_undone_and_reported(
     assert in_collections(simulated) == ["collection:documents"]
 
 
-async def test_where_undoing_fails_too_the_error_says_so(simulated: SimulatedEngine, engine: Engine) -> None:
+async def test_a_move_that_cannot_be_undone_reports_no_collection(
+    simulated: SimulatedEngine, engine: Engine
+) -> None:
     document = simulated.add("collection:documents")
     simulated.arm("storage_full", "addTags", times=4)
     with pytest.raises(ToolError, match="in no collection now") as failed:
@@ -373,7 +375,7 @@ async def test_a_move_given_up_that_was_done_all_the_same_is_a_success(
     assert moved.tags == in_collections(simulated) == ["collection:memory"]
 
 
-async def test_where_nothing_can_be_learned_the_error_says_what_may_be(
+async def test_a_move_of_unknown_outcome_reports_both_possibilities(
     simulated: SimulatedEngine, engine: Engine
 ) -> None:
     document = simulated.add("collection:documents")

@@ -196,7 +196,9 @@ class Mixed(msgspec.Struct):
         (Mixed, "Mixed.value: an enumeration"),
     ],
 )
-def test_what_cannot_be_said_portably_is_refused_at_build(model: type[msgspec.Struct], words: str) -> None:
+def test_models_without_a_portable_schema_are_refused_at_build(
+    model: type[msgspec.Struct], words: str
+) -> None:
     for build in (input_schema, output_schema):
         with pytest.raises(SchemaError) as caught:
             build(model)
@@ -226,7 +228,7 @@ def test_an_unportable_schema_is_named_by_its_path(schema: dict[str, Any], words
     assert words in str(caught.value)
 
 
-def test_in_a_result_a_value_may_be_itself_or_null_and_nothing_else() -> None:
+def test_the_only_portable_union_of_a_result_is_with_null() -> None:
     """Typed clients cannot represent other unions; the alternatives are checked too."""
     text, null = {"type": "string"}, {"type": "null"}
 
@@ -251,7 +253,7 @@ def test_data_within_a_schema_is_not_mistaken_for_schema() -> None:
     score=st.none() | st.floats(0, 1),
     tags=st.none() | st.lists(st.text(max_size=5), max_size=3),
 )
-def test_what_the_validator_takes_the_schema_takes(
+def test_arguments_that_fit_the_model_fit_its_schema(
     query: str, top: int, score: float | None, tags: list[str] | None
 ) -> None:
     given_ = {"query": query, "top": top, "score": score, "tags": tags}

@@ -75,7 +75,7 @@ def test_a_key_that_no_header_takes_is_refused_at_start(tmp_path: Path, key: str
     assert key not in str(refused.value)
 
 
-async def test_nothing_is_written_before_the_first_upload(tmp_path: Path) -> None:
+async def test_services_write_no_files_before_the_first_upload(tmp_path: Path) -> None:
     async with Services(settings(tmp_path / "home")) as services:
         assert services.uploads is services.uploads
         assert not (tmp_path / "home").exists()

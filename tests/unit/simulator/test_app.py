@@ -239,7 +239,7 @@ def test_every_operation_is_told_from_its_route() -> None:
 
 
 @pytest.mark.parametrize(("name", "force_ocr"), [("jpg", False), ("png", False), ("pdf", True)])
-async def test_nothing_is_read_by_ocr(name: str, force_ocr: bool) -> None:
+async def test_the_simulator_has_no_ocr(name: str, force_ocr: bool) -> None:
     """Like an engine without the OCR extra."""
     with pytest.raises(ExtractionFailed) as failed:
         await extract(large_pdf(1), FORMATS[name], force_ocr=force_ocr)
@@ -383,7 +383,7 @@ async def test_two_runs_of_one_seed_have_the_same_journal_byte_for_byte(seed: in
 
 
 @pytest.mark.process
-async def test_another_seed_has_another_journal() -> None:
+async def test_different_seeds_give_different_journals() -> None:
     one, _ = await run(7, dice_seed=1)
     other, _ = await run(9, dice_seed=1)
     assert one != other

@@ -47,7 +47,7 @@ class Tags(HTMLParser):
         self.attributes |= {name for name, _ in attrs}
 
 
-async def test_it_is_off_unless_asked_for() -> None:
+async def test_the_control_plane_is_off_by_default() -> None:
     async with serving() as running:
         assert running.simulator.control_url is None
         assert (await running.http.get(BASE)).status_code == 404

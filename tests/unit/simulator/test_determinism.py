@@ -37,7 +37,7 @@ def test_parts_of_a_key_do_not_run_together() -> None:
     assert Seeded(7).roll("ab", "c") != Seeded(7).roll("a", "bc")
 
 
-def test_another_seed_decides_otherwise() -> None:
+def test_different_seeds_give_different_uuids() -> None:
     assert Seeded(7).uuid("x") != Seeded(8).uuid("x")
 
 

@@ -119,7 +119,7 @@ def test_a_wrong_name_is_told_with_what_is_near(make: Any, near: str) -> None:
 # --- fingerprints ---------------------------------------------------------------------------------
 
 
-def test_what_differs_between_runs_of_one_client_does_not_count() -> None:
+def test_the_fingerprint_ignores_keys_users_and_order() -> None:
     one = record_request("POST", "/p", "a=1&b=2", None, {"Idempotency-Key": "1"}, b'{"x": 1, "y": 2}')
     two = record_request(
         "POST", "/p", "b=2&a=1", None, {"Authorization": "Bearer z", USER_ID: "z"}, b'{"y":2,"x":1}'
@@ -138,7 +138,9 @@ def test_what_differs_between_runs_of_one_client_does_not_count() -> None:
         ("POST", "/p", "a=1", {}, b"no json"),
     ],
 )
-def test_what_is_asked_for_counts(other: tuple[str, str, str, dict[str, str], bytes]) -> None:
+def test_the_fingerprint_depends_on_method_path_query_and_body(
+    other: tuple[str, str, str, dict[str, str], bytes],
+) -> None:
     method, path, query, headers, body = other
     first = record_request("POST", "/p", "a=1", None, {}, b"{}")
     assert record_request(method, path, query, None, headers, body).fingerprint != first.fingerprint

@@ -131,7 +131,7 @@ def index_of(texts: dict[int, str]) -> Index:
     return index
 
 
-def test_what_holds_no_word_has_no_score() -> None:
+def test_documents_without_a_query_word_have_no_score() -> None:
     index = index_of({1: "granite quarry", 2: "river bank", 3: "granite river"})
     assert set(index.keyword_scores("granite")) == {1, 3}
     assert set(index.keyword_scores("granite river")) == {1, 2, 3}
@@ -162,7 +162,7 @@ def test_cosines_do_not_depend_on_the_neighbours(texts: list[str], query: str) -
 
 
 @given(TEXTS, TEXTS, st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join))
-def test_what_was_removed_leaves_no_trace(kept: list[str], gone: list[str], query: str) -> None:
+def test_removed_documents_do_not_affect_scores(kept: list[str], gone: list[str], query: str) -> None:
     index = index_of({**dict(enumerate(kept)), **{100 + place: text for place, text in enumerate(gone)}})
     index.keyword_scores(query)
     for place in range(len(gone)):

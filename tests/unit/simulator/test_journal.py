@@ -58,7 +58,7 @@ def test_requests_are_counted(bounds: dict[str, int], holds: bool) -> None:
     assert (failures(journal, expectations=(wanted,)) == ()) is holds
 
 
-def test_what_did_not_come_is_told_with_the_nearest() -> None:
+def test_an_unmet_expectation_names_the_nearest_request() -> None:
     journal = journal_of(request("createJob", ["x"]), request("search", ["y"]))
     wanted = Expectation(match=Match(operation="search", tag="x"))
     (text,) = failures(journal, expectations=(wanted,))
@@ -68,7 +68,7 @@ def test_what_did_not_come_is_told_with_the_nearest() -> None:
     )
 
 
-def test_what_came_too_often_is_told_by_number() -> None:
+def test_an_exceeded_expectation_lists_the_requests_by_number() -> None:
     journal = journal_of(request("search"), request("search"))
     (text,) = failures(journal, expectations=(Expectation(match=Match(operation="search"), exactly=0),))
     assert text == "POST /api/v1/search was expected never and came 2 times: #1, #2"

@@ -44,7 +44,7 @@ def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> N
     assert (ended.status, ended.progress, ended.document_id, ended.attempts) == ("completed", 1.0, 1, 1)
 
 
-def test_what_was_moved_out_of_its_scope_is_no_twin(base: Base) -> None:
+def test_a_document_outside_of_its_scope_is_no_duplicate(base: Base) -> None:
     """If the scope is a tag, the document must still have it."""
     first = base.note("granite", tags=["collection:a"], dedup_scope="collection:a")
     base.state.documents.remove_tag(first, "collection:a", None, now=0)
@@ -243,7 +243,7 @@ def test_the_same_history_gives_the_same_state(texts: list[str], seed: int) -> N
     assert one.state.job_page(None, 100, 0) == two.state.job_page(None, 100, 0)
 
 
-def test_another_seed_gives_other_ids() -> None:
+def test_different_seeds_give_different_ids() -> None:
     one, two = Base(1), Base(2)
     assert one.submit("granite").id != two.submit("granite").id
     assert one.state.documents.find(1).document.uid != two.state.documents.find(1).document.uid
@@ -294,7 +294,7 @@ def test_every_policy_has_a_text(text: str, policy: Policy) -> None:
         "seconds:nan", "seconds:inf", "stuck:", "stuck:Storing it", "fail:queued", "polls:3:4",
     ],
 )  # fmt: skip
-def test_what_is_no_policy_is_refused_by_the_name_of_its_variable(text: str) -> None:
+def test_an_invalid_job_policy_is_refused_with_its_variable(text: str) -> None:
     with pytest.raises(SettingsError, match=r"^KB_SIM_JOBS='.*: takes at-once, polls:N, seconds:S, stuck"):
         SimulatorSettings(jobs=text)
 

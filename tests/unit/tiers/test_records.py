@@ -81,7 +81,7 @@ def test_a_run_that_was_narrowed_is_not_recorded(
     assert not records.add(TIER)
 
 
-def test_another_command_needs_a_record_of_its_own(records: Records) -> None:
+def test_a_record_is_valid_for_its_command_only(records: Records) -> None:
     assert records.add(TIER)
     assert (
         records.passed_at(Tier("engine", tests=("tests",), sources=("engine",), command=("false",))) is None

@@ -24,7 +24,7 @@ from kb_engine.index.embedded.array_file import (
 )
 from kb_engine.index.embedded.postings import Postings, WordBlock
 from kb_engine.index.embedded.vectors import Mask, QuantisedVectors
-from kb_engine.index.embedded.word_order import MergedOrder, WordOrder
+from kb_engine.index.embedded.word_order import MergedOrder, Order
 from kb_engine.index.embedded.words_merging import MergedPostings
 from kb_engine.index.port import Ids
 from kb_engine.index.words import ANALYSER, EARLIER_ANALYSERS
@@ -59,7 +59,7 @@ class Block:
     vectors: QuantisedVectors
     words: WordBlock
     analyser: str = ANALYSER
-    order: WordOrder | None = None
+    order: Order | None = None
 
     def __len__(self) -> int:
         return len(self.chunk_ids)

@@ -39,6 +39,7 @@ from kb_engine.index.embedded.vectors import (
     Rows,
     Scan,
     Scanned,
+    Turn,
     quantise_query,
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
@@ -99,14 +100,15 @@ class Lookup:
         conditions = [
             [terms.holding(part.block) for part in state.parts] for terms in map(_QueryTerms, required)
         ]
-        if query.wording is not None:
-            orders = [part.block.order for part in state.parts if part.block.order is not None]
-            assert len(orders) == len(state.parts), "the state finds them"
-            conditions.append([order.passing(query.wording) for order in orders])
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
         for rows in conditions:
-            allowed = [own if mask is None else own & mask for own, mask in zip(rows, allowed, strict=True)]
+            allowed = _both(rows, allowed)
+        self._size = None if query.wording is None else _size(state, allowed)
+        if query.wording is not None:
+            orders = [part.block.order for part in state.parts if part.block.order is not None]
+            assert len(orders) == len(state.parts), "the state finds them"
+            allowed = _both([order.passing(query.wording) for order in orders], allowed)
         self._segments = [
             Segment(part.block.chunk_ids, part.block.vectors, rows)
             for part, rows in zip(state.parts, allowed, strict=True)
@@ -132,7 +134,13 @@ class Lookup:
             counted = [part.allowed(self._readable) for part in self.state.parts]
         return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
 
-    def best(self, query: IndexQuery, originals: Originals, scanner: Executor | None = None) -> Candidates:
+    def best(
+        self,
+        query: IndexQuery,
+        originals: Originals,
+        scanner: Executor | None = None,
+        turn: Turn | None = None,
+    ) -> Candidates:
         """Return the best chunks by the exact score, best first.
 
         `originals` reads the vectors of this state of the base. `scanner` runs the vector comparison while
@@ -142,7 +150,21 @@ class Lookup:
             if query.mode == "fts":
                 return Candidates((), 0)
             query = replace(query, mode="vector")
-        return select(self._segments, lambda: self.scores, query, originals, scanner)
+        found = select(self._segments, lambda: self.scores, query, originals, scanner, turn=turn)
+        return found if self._size is None else replace(found, size=self._size)
+
+
+def _both(masks: Sequence[Mask], others: Sequence[Mask | None]) -> list[Mask | None]:
+    """Return the rows that are in both masks of each part (None: all)."""
+    return [own if mask is None else own & mask for own, mask in zip(masks, others, strict=True)]
+
+
+def _size(state: State, masks: Sequence[Mask | None]) -> int:
+    """Return the number of rows in these masks of the parts (None: all)."""
+    return sum(
+        part.size if mask is None else int(np.count_nonzero(mask))
+        for part, mask in zip(state.parts, masks, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,6 +287,7 @@ def select(
     originals: Originals,
     scanner: Executor | None = None,
     recount: int = RECOUNT_ROWS,
+    turn: Turn | None = None,
 ) -> Candidates:
     """Return the `query.top` best rows of all segments, ties by chunk id.
 
@@ -274,8 +297,8 @@ def select(
     vector = None
     if query.mode != "fts":
         assert query.vector is not None, "the mode needs one"
-        vector = quantise_query(query.vector)
-    with Scan([(each.vectors, each.allowed) for each in segments], vector, scanner) as scan:
+        vector = (turn and turn.query) or quantise_query(query.vector)
+    with Scan([(each.vectors, each.allowed) for each in segments], vector, scanner, turn) as scan:
         search = _Search(
             segments, vector, None if query.mode == "vector" else words(), query, originals, recount
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kb_contracts.semantics.query import words_of
+from kb_contracts.semantics.query import spelled
 from kb_engine.index.embedded.block import Block, runs
 from kb_engine.index.embedded.postings import RecentWords
 from kb_engine.index.embedded.vectors import QuantisedVectors, quantise
-from kb_engine.index.embedded.word_order import NARROW, RecentVocabulary, WordOrder
+from kb_engine.index.embedded.word_order import END, Keys, UnnumberedOrder, keys_in
 from kb_engine.index.port import Ids, Vectors
 from kb_engine.index.words import AnalysedChunk
 
 _FIRST_CAPACITY = 64
+_AT_ONCE = 1 << 16
+"""Size of the texts whose keys are computed at once, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +89,41 @@ class Tail:
 
 
 class _RecentOrder:
-    """The words of the newest chunks in their order, which grow."""
+    """The words of the newest chunks in their order, which grow. The keys of the last ones are computed when
+    there are many, or by the first reader.
+    """
 
     def __init__(self) -> None:
-        self._known = _Known()
-        self._lower = _Growing((), np.uint16)
-        self._upper = _Growing((), np.uint16)
+        self._guard = threading.Lock()
+        self._waiting = bytearray()
+        self._keys = _Growing((), np.uint64)
         self._ends = _Growing((), np.int64)
 
     def append(self, title: str, texts: Iterable[tuple[str | None, str]]) -> None:
-        number = self._known.__getitem__
-        titled = [*map(number, words_of(title)), 0]
-        found: list[int] = []
-        ends: list[int] = []
+        titled = spelled(title)
         for heading, text in texts:
-            found += titled
-            found += map(number, words_of(heading or ""))
-            found.append(0)
-            found += map(number, words_of(text))
-            found.append(0)
-            ends.append(self._lower.size + len(found))
-        numbers = np.frombuffer(array("I", found), np.uintc)
-        self._lower.append(numbers % NARROW)
-        self._upper.append(numbers // NARROW)
-        self._ends.append(np.array(ends, np.int64))
+            row = b" ".join([titled, END, spelled(heading or ""), END, spelled(text), END, b""])
+            with self._guard:
+                self._waiting += row
+                if len(self._waiting) >= _AT_ONCE:
+                    self._read()
 
-    def view(self, size: int) -> WordOrder:
-        ends = self._ends.first(size)
-        count = int(ends[-1]) if size else 0
-        lower, upper = self._lower.first(count), self._upper.first(count)
-        return WordOrder(RecentVocabulary(self._known), ends, lower, upper)
+    def view(self, size: int) -> UnnumberedOrder:
+        return UnnumberedOrder(lambda: self._first(size))
 
+    def _first(self, size: int) -> tuple[NDArray[np.int64], Keys]:
+        """Return the ends of the first rows, and their keys."""
+        with self._guard:
+            if self._ends.size < size:
+                self._read()
+            ends = self._ends.first(size)
+            return ends, self._keys.first(int(ends[-1]) if size else 0)
 
-class _Known(dict[str, int]):
-    """The numbers of words, by first occurrence."""
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self) + 1
-        return number
+    def _read(self) -> None:
+        keys, ends = keys_in(bytes(self._waiting))
+        self._ends.append(self._keys.size + ends[2::3] + 1)
+        self._keys.append(keys)
+        self._waiting.clear()
 
 
 class _Growing:

@@ -18,7 +18,8 @@ again (`fine`) both products are added: the bound is halved at twice the cost.
 
 Scales are per row, not per dimension: see `quantise`. NumKong scans the codes with the vector instructions of
 the processor, at memory speed, on one thread, without the interpreter's lock. For a large index this runs
-ahead on another thread, block by block (`Scan`).
+ahead on another thread, block by block (`Scan`). If searches wait for their turn, it makes their products in
+the same pass (`Turn`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import apsw
@@ -50,6 +52,10 @@ FIRST_BLOCK_ROWS = 2_048
 """Number of rows of the first block. It is small because all its rows are compared with one another."""
 BESIDE_ROWS = 16_384
 """Number of rows from which a second thread is worthwhile: fewer take no longer than waking it."""
+SHARED_FROM, SHARED_UP_TO = 3, 8
+"""Number of queries in a shared pass. Two take as long as one after the other; each takes 4 bytes a row."""
+_SHARED_ROWS = 8_192
+"""Number of rows whose products with all queries of a pass fit the processor's cache."""
 GATHER_BELOW = 0.5
 """Share of a block's rows below which copying them is faster than a pass over the block."""
 _ORIGINALS = (  # one value instead of rows, each of which would take the interpreter's lock
@@ -100,6 +106,16 @@ class QuantisedVectors:
         if len(codes):
             numkong.cdist(query.codes[:steps], codes, "dot", out=found)
         return found
+
+    def shared_products(self, queries: Sequence[QuantisedQuery], rows: slice) -> Iterator[Floats32]:
+        """Return `products` of one step for each query, in one pass over the rows."""
+        packed = numkong.dots_pack(np.concatenate([each.codes[:1] for each in queries]))
+        codes = self.codes[rows]
+        found = np.empty((len(queries), 1, len(codes)), np.float32)
+        for start in range(0, len(codes), _SHARED_ROWS):
+            some = slice(start, start + _SHARED_ROWS)
+            found[:, 0, some] = np.asarray(numkong.dots_packed(np.ascontiguousarray(codes[some]), packed)).T
+        return iter(found)
 
     def scaled(self, products: Floats32, query: QuantisedQuery, rows: slice | Rows) -> Floats32:
         """Scale these products of codes to cosines; the products are overwritten."""
@@ -219,6 +235,63 @@ def _above(lengths: NDArray[np.float64]) -> Floats32:
     return np.nextafter((lengths * (1 + 1e-9)).astype(np.float32), np.float32(np.inf))
 
 
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A search that waits for its turn or has it, and the products that earlier searches made for it.
+
+    `query` is None if it shares no scan.
+    """
+
+    turns: Turns
+    query: QuantisedQuery | None
+    ready: dict[tuple[QuantisedVectors, int], Floats32] = field(default_factory=dict)
+
+    @property
+    def ready_rows(self) -> int:
+        """Number of rows whose products are ready."""
+        return sum(products.shape[1] for products in list(self.ready.values()))
+
+    def products(self, query: QuantisedQuery, vectors: QuantisedVectors, block: slice) -> Floats32:
+        """Return the products of this block, and make those of the next searches if this saves time."""
+        place = (vectors, block.start)
+        ready = self.ready.pop(place, None)
+        if ready is not None and ready.shape[1] == block.stop - block.start:
+            return ready
+        # A search with filters is not delayed by products for the searches behind it.
+        sharing = takewhile(lambda each: each.query is not None, self.turns.waiting)
+        others = [
+            (each, other)
+            for each in islice(sharing, SHARED_UP_TO - 1)
+            if (other := each.query) and other.codes.shape == query.codes.shape and place not in each.ready
+        ]
+        if len(others) < SHARED_FROM - 1:
+            return vectors.products(query, block)
+        own, *rest = vectors.shared_products([query, *(other for _, other in others)], block)
+        for (each, _), products in zip(others, rest, strict=True):
+            each.ready[place] = products
+        return own
+
+
+class Turns:
+    """The searches that wait for their turn, in their order of arrival.
+
+    `waiting` is replaced, never changed, because other threads read it.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: tuple[Turn, ...] = ()
+
+    def join(self, query: QuantisedQuery | None) -> Turn:
+        """Add a search."""
+        turn = Turn(self, query)
+        self.waiting = (*self.waiting, turn)
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        """Remove a search, which begins or was cancelled."""
+        self.waiting = tuple(each for each in self.waiting if each is not turn)
+
+
 class Scanned(NamedTuple):
     """The filtered rows of a block of a segment (a slice: all of them), their cosines, and the maximum error
     of these.
@@ -244,12 +317,16 @@ class Scan:
         segments: Sequence[tuple[QuantisedVectors, Mask | None]],
         query: QuantisedQuery | None,
         scanner: Executor | None = None,
+        turn: Turn | None = None,
     ) -> None:
-        blocks = (_Block(number, block, *segments[number], query) for number, block in _blocks(segments))
+        blocks = (
+            _Block(number, block, *segments[number], query, turn) for number, block in _blocks(segments)
+        )
         self._rest = deque(blocks)
         self._multiplied: deque[_Block] = deque()
         self._ahead: Future[None] | None = None
-        if scanner and query is not None and sum(len(vectors) for vectors, _ in segments) >= BESIDE_ROWS:
+        rows = sum(len(vectors) for vectors, _ in segments) - (0 if turn is None else turn.ready_rows)
+        if scanner and query is not None and rows >= BESIDE_ROWS:
             self._ahead = scanner.submit(self._multiply_ahead)
 
     def __enter__(self) -> Scan:
@@ -304,6 +381,7 @@ class _Block:
     vectors: QuantisedVectors
     allowed: Mask | None
     query: QuantisedQuery | None
+    turn: Turn | None
     _rows: Rows | None = None
     _products: Floats32 | None = None
 
@@ -311,12 +389,15 @@ class _Block:
         """Multiply the codes, on either thread."""
         if self.query is None:
             return
-        places: slice | Rows = self.block
         if self.allowed is not None:
             self._rows = self._allowed(self.allowed)
             if len(self._rows) < (self.block.stop - self.block.start) * GATHER_BELOW:
-                places = self._rows
-        self._products = self.vectors.products(self.query, places)
+                self._products = self.vectors.products(self.query, self._rows)
+                return
+        if self.turn is None:
+            self._products = self.vectors.products(self.query, self.block)
+        else:
+            self._products = self.turn.products(self.query, self.vectors, self.block)
 
     def scanned(self) -> Scanned:
         """Return the cosines of the filtered rows."""

@@ -5,6 +5,9 @@ scripts without spaces. Each word has a number in its block, from 1 on. A row ha
 heading and text, with a 0 behind each of them, so that no phrase continues from one into the next. Numbers
 take two bytes in a block with fewer than 65,536 words, otherwise four, in two halves.
 
+The newest rows have the keys of their words instead, which are computed for many rows at once: to number
+words one by one as they come would take twice as long.
+
 A search compares all numbers with those of a phrase. At 100,000 passages that takes 1 ms for a rare phrase
 and up to 3 ms for a frequent one.
 """
@@ -12,8 +15,9 @@ and up to 3 ms for a frequent one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -44,73 +48,71 @@ _SPARSE = 4
 _DIGESTED = 32
 """Number of bytes from which a key is computed: of a longer word, those of its digest."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+"""By number of bytes: a mask of the lowest ones."""
+_SPACE = ord(" ")
+END = b"\0"
+"""Stands among the words of a row, behind each of title, heading and text."""
 
 
 def keys_of(words: Sequence[str]) -> Keys:
     """Return the keys of words: digests of 64 bits, unique in practice."""
-    raw = [word.encode("utf-8", "surrogatepass") for word in words]
-    whole = [
-        each if len(each) <= _DIGESTED else hashlib.blake2b(each, digest_size=_DIGESTED).digest()
-        for each in raw
-    ]
-    keys = np.zeros(len(whole), np.uint64)
-    for column in np.array(whole, f"S{_DIGESTED}").view("<u8").reshape(-1, _DIGESTED // 8).T:
+    return keys_in(" ".join(words).encode("utf-8", "surrogatepass"))[0]
+
+
+def keys_in(spelled: bytes) -> tuple[Keys, NDArray[np.intp]]:
+    """Return the keys of words between spaces, 0 for each `END`, and the places of these."""
+    padded = np.frombuffer(b" %b %b" % (spelled, bytes(_DIGESTED)), np.uint8)
+    is_inside = padded[: len(spelled) + 2] != _SPACE
+    edges = np.flatnonzero(is_inside[1:] != is_inside[:-1]) + 1
+    starts, sizes = edges[::2], edges[1::2] - edges[::2]
+    from_each = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
+    columns = [from_each[starts + at] & _MASKS[np.clip(sizes - at, 0, 8)] for at in range(0, _DIGESTED, 8)]
+    for long in np.flatnonzero(sizes > _DIGESTED).tolist():
+        word = padded[starts[long] :][: sizes[long]].tobytes()
+        digest = hashlib.blake2b(word, digest_size=_DIGESTED).digest()
+        for column, part in zip(columns, np.frombuffer(digest, "<u8"), strict=True):
+            column[long] = part
+    keys = np.zeros(len(starts), np.uint64)
+    for column in columns:
         keys = (keys ^ column) * _FACTOR
         keys ^= keys >> np.uint64(29)
-    return keys
+    ends = np.flatnonzero(padded[starts] == 0)
+    keys[keys == 0] = 1
+    keys[ends] = 0
+    return keys, ends
 
 
-class Vocabulary(Protocol):
-    """The words of a block by their numbers: number n has the key `keys[n - 1]`."""
+class Order(Protocol):
+    """The words of the rows of a block in their order."""
 
-    @property
-    def keys(self) -> Keys:
-        """The keys of the words."""
+    def passing(self, wording: Wording) -> Mask:
+        """Return a mask of the rows that hold all phrases and no exclusion."""
 
-    def number_of(self, word: str) -> int | None:
-        """Return the number of a word, or None if it does not occur."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SavedVocabulary:
-    """The words of a block in a file, by ascending keys."""
-
-    keys: Keys
-
-    def number_of(self, word: str) -> int | None:
-        (key,) = keys_of([word])
-        place = int(self.keys.searchsorted(key))
-        return place + 1 if place < len(self.keys) and self.keys[place] == key else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecentVocabulary:
-    """The words of a growing block in the order of their numbers, with later ones that its view lacks."""
-
-    known: Mapping[str, int]
-
-    @property
-    def keys(self) -> Keys:
-        return keys_of(list(self.known))
-
-    def number_of(self, word: str) -> int | None:
-        return self.known.get(word)
+    def numbered(self) -> WordOrder:
+        """Return the whole order, for merging."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordOrder:
-    """The numbers of all rows, in halves (`upper` may be empty), and the end of each row."""
+    """The numbers of all rows, in halves (`upper` may be empty), and the end of each row. Number n is the
+    word with the key `keys[n - 1]`.
+    """
 
-    vocabulary: Vocabulary
     ends: NDArray[np.int64]
     lower: Numbers
     upper: Numbers
+    keys: Keys
+
+    def numbered(self) -> WordOrder:
+        return self
 
     def passing(self, wording: Wording) -> Mask:
-        """Return a mask of the rows that hold all phrases and no exclusion."""
-        phrases = [self._numbered(words) for words in wording.held]
-        excluded = [found for words in wording.barred if (found := self._numbered(words))]
-        if not all(phrases):
+        held, barred = wording.held, wording.barred
+        numbers = iter(self._numbers(keys_of(list(chain.from_iterable(held + barred)))))
+        phrases = [list(islice(numbers, len(words))) for words in held]
+        excluded = [found for words in barred if all(found := list(islice(numbers, len(words))))]
+        if not all(map(all, phrases)):
             return np.zeros(len(self.ends), np.bool_)
         passing = np.ones(len(self.ends), np.bool_)
         for start in range(0, len(self.ends), _COMPARED):
@@ -140,22 +142,25 @@ class WordOrder:
         first = int(self.ends[start - 1]) if start else 0
         return _Rows(rows, slice(first, int(self.ends[rows.stop - 1])))
 
-    def _numbered(self, words: Sequence[str]) -> list[int]:
-        """Return the numbers of the words; empty if one of them does not occur."""
-        found = [number for word in words if (number := self.vocabulary.number_of(word)) is not None]
-        return found if len(found) == len(words) else []
+    def _numbers(self, keys: Keys) -> list[int]:
+        """Return the numbers of words, 0 for a word that does not occur."""
+        places = self.keys.searchsorted(keys)
+        occurs = places < len(self.keys)
+        occurs[occurs] = self.keys[places[occurs]] == keys[occurs]
+        numbers: list[int] = np.where(occurs, places + 1, 0).tolist()
+        return numbers
 
     def _holding(self, rows: _Rows, phrase: Sequence[int]) -> Mask:
         """Return a mask of those rows that hold these numbers in a row."""
         lower, upper = self.lower[rows.places], self.upper[rows.places]
         # No phrase begins with the 0 at the end of the rows, so none goes beyond them.
-        held = lower == phrase[0] % NARROW
+        held = np.ones(len(lower), np.bool_)
         for at, number in enumerate(phrase):
-            if at:
-                held[-at:] = False
-                held[:-at] &= lower[at:] == number % NARROW
+            upper_half, lower_half = divmod(number, NARROW) if len(upper) else (0, number)
+            held[len(held) - at :] = False
+            held[: len(held) - at] &= lower[at:] == lower_half
             if len(upper):
-                held[: len(held) - at] &= upper[at:] == number // NARROW
+                held[: len(held) - at] &= upper[at:] == upper_half
             if not held.any():
                 break
         ends = self.ends[rows.numbers] - rows.places.start
@@ -164,6 +169,30 @@ class WordOrder:
         mask = np.zeros(len(ends), np.bool_)
         mask[ends.searchsorted(np.flatnonzero(held), "right")] = True
         return mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnnumberedOrder:
+    """The words of rows that are read when they are needed: `read` returns the ends of rows, and all keys."""
+
+    read: Callable[[], tuple[NDArray[np.int64], Keys]]
+
+    def passing(self, wording: Wording) -> Mask:
+        ends, keys = self.read()
+        return _WithKeys(ends, keys, keys[:0], keys[:0]).passing(wording)
+
+    def numbered(self) -> WordOrder:
+        ends, keys = self.read()
+        found, numbers = np.unique(keys, return_inverse=True)  # the first one is 0
+        return WordOrder(ends, numbers.astype(np.uint32), numbers[:0].astype(np.uint32), found[1:])
+
+
+class _WithKeys(WordOrder):
+    """The words of rows, with their keys as numbers."""
+
+    def _numbers(self, keys: Keys) -> list[int]:
+        numbers: list[int] = keys.tolist()
+        return numbers
 
 
 class _Rows(NamedTuple):
@@ -176,14 +205,18 @@ class _Rows(NamedTuple):
 class MergedOrder:
     """One block made of several: the rows of each in its mask (None: all), in the order of the blocks."""
 
-    def __init__(self, parts: Sequence[tuple[WordOrder, Mask | None]]) -> None:
-        self._parts = parts
-        of_parts = [order.vocabulary.keys for order, _ in parts]
+    def __init__(self, parts: Sequence[tuple[Order, Mask | None]]) -> None:
+        self._parts = [(order.numbered(), kept) for order, kept in parts]
+        of_parts = [order.keys for order, _ in self._parts]
         keys = np.unique(np.concatenate(of_parts))
         self._numbers = [np.concatenate([[0], keys.searchsorted(own) + 1]) for own in of_parts]
         is_left = np.zeros(len(keys) + 1, np.bool_)
         total = 0
-        for (order, kept), numbers in zip(parts, self._numbers, strict=True):
+        for (order, kept), numbers in zip(self._parts, self._numbers, strict=True):
+            if kept is None:
+                is_left[numbers] = True
+                total += len(order.lower)
+                continue
             for found in order.kept(kept):
                 is_left[numbers[found]] = True
                 total += len(found)
@@ -220,7 +253,7 @@ def opened(arrays: Mapping[str, NDArray[Any]], rows: int) -> WordOrder:
     last = int(ends[-1]) if len(ends) else 0
     if len(ends) != rows or len(lower) != last or len(upper) not in {0, last}:
         raise ValueError("its words in their order do not fit its rows")
-    return WordOrder(SavedVocabulary(keys), ends, lower, upper)
+    return WordOrder(ends, lower, upper, keys)
 
 
 def _joined(lower: Numbers, upper: Numbers) -> NDArray[np.uint32]:

@@ -319,15 +319,14 @@ async def release(write: Write) -> int:
     attempt.
     """
     found = await write.rows(
-        "SELECT id, crashes + 1 FROM jobs WHERE status = 'running'"  # noqa: S608
+        "SELECT id, lane, crashes + 1 FROM jobs WHERE status = 'running'"  # noqa: S608
         f"{write.abandoned} ORDER BY seq{write.skip_locked}"
     )
-    for job_id, crashes in found:
+    for job_id, lane, crashes in found:
         await _requeue(write, job_id)
         sql = "UPDATE jobs SET crashes = ?, rests_until = ? WHERE id = ?"
         await write.rows(sql, (crashes, rests_until(crashes, write.now), job_id))
-    if found:
-        write.events.append(StoreEvent("queued"))
+        write.events.append(StoreEvent("queued", lane=lane))
     return len(found)
 
 
@@ -346,13 +345,12 @@ def rests_until(crashes: int, now: str) -> str | None:
 
 async def hand_back(write: Write, condition: str = "true", values: Sequence[Any] = ()) -> None:
     """Requeue the jobs running here during an orderly shutdown; the attempt does not count."""
-    running = f"SELECT id FROM jobs WHERE status = 'running' AND {condition} ORDER BY seq"  # noqa: S608
+    running = f"SELECT id, lane FROM jobs WHERE status = 'running' AND {condition} ORDER BY seq"  # noqa: S608
     found = await write.rows(running + write.for_update, values)
-    for (job_id,) in found:
+    for job_id, lane in found:
         await _requeue(write, job_id)
         await write.rows("UPDATE jobs SET attempts = attempts - 1 WHERE id = ?", (job_id,))
-    if found:
-        write.events.append(StoreEvent("queued"))
+        write.events.append(StoreEvent("queued", lane=lane))
 
 
 async def spooled(read: Read) -> set[str]:

@@ -1,9 +1,9 @@
 """Backup of a base, which may be in use, and restoring a base from a backup.
 
-A backup is a folder with the base, the uploads of unfinished and retryable jobs, the kept originals, and
-`backup.json` with the SHA-256 of each file. The folder gets its final name only when it is complete and
-verified by reading it. It contains one snapshot of the base: every change acknowledged before that moment,
-and no later one. The index is left out, as it is derived.
+A backup is a folder with the base, the uploads of unfinished and retryable jobs, the kept originals, the file
+of keys if there is one, and `backup.json` with the SHA-256 of each file. The folder gets its final name only
+when it is complete and verified by reading it. It contains one snapshot of the base: every change
+acknowledged before that moment, and no later one. The index is left out, as it is derived.
 
     files ─▶ base (one read transaction) ─▶ files added meanwhile ─▶ verify ─▶ rename
                 ▲                              │ a job or document of the snapshot has ended since, and its
@@ -36,7 +36,7 @@ from kb_engine.store.sqlite.segments import folder_of
 from kb_engine.store.sqlite.sqlite_store import run_to_end
 from kb_engine.store.store import utc_now
 
-BASE, SPOOL, ORIGINALS, MANIFEST = "kb.sqlite", "spool", "originals", "backup.json"
+BASE, SPOOL, ORIGINALS, KEYS, MANIFEST = "kb.sqlite", "spool", "originals", "keys.json", "backup.json"
 _TRIES = 20
 _NAMED = 5
 _PAGE = 200
@@ -73,8 +73,8 @@ class Backup(msgspec.Struct, forbid_unknown_fields=True):
     left_out: list[str] = []
 
 
-def back_up(database: Path, spool: Path, to: Path, *, damaged: bool = False) -> Backup:
-    """Copy a base and its uploads into a new folder. Blocks; an engine may use the base meanwhile.
+def back_up(database: Path, spool: Path, keys: Path, to: Path, *, damaged: bool = False) -> Backup:
+    """Copy a base, its uploads and keys into a new folder. Blocks; an engine may use the base meanwhile.
 
     `damaged` copies what is whole where something is not, and says what was left out.
 
@@ -102,6 +102,8 @@ def back_up(database: Path, spool: Path, to: Path, *, damaged: bool = False) -> 
         for folder, names in needed.items():
             for name in _names(copy / folder) - names:
                 (copy / folder / name).unlink()
+        if keys.is_file():
+            shutil.copyfile(keys, copy / KEYS)
         backup = _read_back(copy, left_out)
         (copy / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(backup)))
         for path in sorted(copy.rglob("*")):
@@ -109,8 +111,8 @@ def back_up(database: Path, spool: Path, to: Path, *, damaged: bool = False) -> 
     return backup
 
 
-def restore(copy: Path, database: Path, spool: Path) -> Backup:
-    """Create a base from a backup, or complete an interrupted restore. Blocks.
+def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
+    """Create a base from a backup, or complete an interrupted restore. Blocks. Existing keys stay.
 
     Raises:
         BackupRefused: the folder is not a backup or is damaged, or a base exists.
@@ -137,12 +139,18 @@ def restore(copy: Path, database: Path, spool: Path) -> Backup:
         for folder in (spool, originals):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.rmtree(folder_of(database), ignore_errors=True)
+        new_keys = keys.with_name(f"{keys.name}.restored")
         for name in manifest.files:
             folder = originals if name.startswith(f"{ORIGINALS}/") else spool
-            path = new if name == BASE else folder / Path(name).name
+            path = {BASE: new, KEYS: new_keys}.get(name, folder / Path(name).name)
             shutil.copyfile(copy / name, path)
             path.chmod(0o600)
             sync(path)
+        if keys.exists():
+            new_keys.unlink(missing_ok=True)
+        elif KEYS in manifest.files:
+            new_keys.rename(keys)
+            sync(keys.parent)
         new.rename(database)  # last, so that an engine finds a complete base or none
         sync(database.parent)
     return manifest
@@ -222,6 +230,7 @@ def _read_back(copy: Path, left_out: list[str]) -> Backup:
     with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         uploads, originals = _names(copy / SPOOL), _names(copy / ORIGINALS)
         beside = [f"{SPOOL}/{each}" for each in uploads] + [f"{ORIGINALS}/{each}" for each in originals]
+        beside += [KEYS] * (copy / KEYS).exists()
         files = {name: _digest(copy / name) for name in (BASE, *sorted(beside))}
         problems = damage_of(db)
         if not problems:  # what the pages of a damaged base say is not worth being compared

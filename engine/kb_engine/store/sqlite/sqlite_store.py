@@ -175,6 +175,7 @@ class SqliteStore(Store):
         self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
         self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
         self._searching = asyncio.Semaphore(SEARCHES)
+        self._turns = vectors.Turns()
 
     @property
     def context(self) -> bool:
@@ -399,10 +400,10 @@ class SqliteStore(Store):
         if query.mode == "fts":
             return lookup.best(query, originals)
         try:
-            found = lookup.without(self._lost).best(query, originals, self._scanner)
+            found = lookup.without(self._lost).best(query, originals, self._scanner, looked_up.turn)
         except vectors.VectorsLost:
             self._note_lost(vectors.lost(read.db, dimensions))
-            found = lookup.without(self._lost).best(query, originals, self._scanner)
+            found = lookup.without(self._lost).best(query, originals, self._scanner, looked_up.turn)
         return replace(found, lost=sorted(self._lost))
 
     def _answers_at_once(self, query: Query) -> bool:
@@ -424,14 +425,23 @@ class SqliteStore(Store):
     async def _ask(
         self, query: IndexQuery, answer: Callable[[SqliteRead, _LookedUp], T], ahead: _LookedUp | None = None
     ) -> T:
-        async with self._searching:
-            return await self._readers.run(partial(self._search, query, answer, ahead))
+        shared = None
+        if self._searching.locked() and query.vector is not None and _reads_all_vectors(query):
+            shared = vectors.quantise_query(query.vector)
+        turn = self._turns.join(shared)
+        try:
+            async with self._searching:
+                self._turns.leave(turn)
+                return await self._readers.run(partial(self._search, query, answer, ahead, turn))
+        finally:
+            self._turns.leave(turn)
 
     def _search(
         self,
         query: IndexQuery,
         answer: Callable[[SqliteRead, _LookedUp], T],
         ahead: _LookedUp | None,
+        turn: vectors.Turn,
         db: apsw.Connection,
     ) -> T:
         """Run in one read transaction with the index state of the same moment.
@@ -447,7 +457,7 @@ class SqliteStore(Store):
             reach = query.selection.reach
             read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
             if ahead is not None and ahead.generation == generation and ahead.lookup.state is state:
-                return answer(read, ahead)
+                return answer(read, replace(ahead, turn=turn))
             wanted = search.condition(query.selection)
             within_reach = search.condition(Selection(reach=reach))
             documents = documents_that_meet(db, wanted)
@@ -459,7 +469,7 @@ class SqliteStore(Store):
                 required = analyser.required(query.required, languages)
                 words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
             lookup = Lookup(state, words, documents, query, required, readable)
-            return answer(read, _LookedUp(lookup, generation))
+            return answer(read, _LookedUp(lookup, generation, turn))
         finally:
             roll_back(db)
 
@@ -470,6 +480,14 @@ class _LookedUp:
 
     lookup: Lookup
     generation: int
+    turn: vectors.Turn
+
+
+def _reads_all_vectors(query: IndexQuery) -> bool:
+    """True if the query has no filter besides the access scope."""
+    chosen = Selection(reach=query.selection.reach)
+    narrowed = query.required or query.among is not None or query.wording is not None
+    return query.mode != "fts" and query.selection == chosen and not narrowed
 
 
 def _with_scores(_read: SqliteRead, looked_up: _LookedUp) -> _LookedUp:

@@ -113,7 +113,7 @@ def test_the_key_is_written_and_not_shown(kb: Kb, home: Path, monkeypatch: pytes
     }
 
 
-def test_what_else_is_in_the_file_stays(kb: Kb, home: Path) -> None:
+def test_connecting_keeps_comments_mode_and_other_entries_of_the_file(kb: Kb, home: Path) -> None:
     file = file_of("zed", home)
     file.parent.mkdir(parents=True)
     before = (
@@ -159,7 +159,7 @@ def test_without_a_yes_nothing_is_written(kb: Kb, home: Path, monkeypatch: pytes
     assert not home.exists()
 
 
-def test_where_nobody_can_be_asked_it_says_how(kb: Kb, home: Path) -> None:
+def test_without_a_terminal_connect_asks_for_the_option_yes(kb: Kb, home: Path) -> None:
     status, _, err = kb("connect", "cursor")
     assert (status, "--yes" in err) == (Exit.USAGE, True)
     assert not home.exists()
@@ -193,7 +193,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(
     assert (status, "changed meanwhile" in err, file.read_text()) == (Exit.FAILED, True, '{"a": 1}')
 
 
-def test_what_belongs_into_the_file_is_shown(kb: Kb, home: Path) -> None:
+def test_the_option_print_shows_the_entry_and_writes_no_file(kb: Kb, home: Path) -> None:
     status, out, _ = kb("connect", "codex", "--print")
     assert status == Exit.OK
     assert '[mcp_servers.kb]\nurl = "http://127.0.0.1:3000/mcp"' in out

@@ -49,7 +49,7 @@ b=1
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-def test_what_was_put_in_and_taken_out_leaves_no_trace(text: str) -> None:
+def test_removing_an_added_member_restores_the_text(text: str) -> None:
     edited = with_member(text, "json", PLACE, "kb", ENTRY)
     assert member_of(edited, "json", PLACE, "kb") == ENTRY
     assert without_member(edited, "json", PLACE, "kb") == text
@@ -90,7 +90,7 @@ def test_one_of_the_same_name_is_replaced(old: object) -> None:
     assert with_member(edited, "json", PLACE, "kb", ENTRY) == edited
 
 
-def test_what_is_not_there_is_taken_out_of_nothing() -> None:
+def test_removing_an_absent_member_changes_nothing() -> None:
     assert without_member(ZED, "json", PLACE, "kb") == ZED
 
 
@@ -109,7 +109,7 @@ def test_what_is_not_there_is_taken_out_of_nothing() -> None:
         "mcpServers = 3",
     ],
 )
-def test_another_text_is_refused(text: str, form: Format) -> None:
+def test_a_text_that_is_no_valid_configuration_is_not_edited(text: str, form: Format) -> None:
     with pytest.raises(NotEditable):
         with_member(text, form, PLACE, "kb", ENTRY)
 

@@ -166,7 +166,7 @@ def test_an_expected_document_is_one_of_the_base(
         ([".", "--unanswerable", "none"], "none: No such file"),
     ],
 )
-def test_what_cannot_be_evaluated_is_told_before_anything_starts(
+def test_invalid_arguments_of_eval_are_refused_before_the_run(
     kb: Kb, arguments: list[str], said: str
 ) -> None:
     status, out, err = kb("eval", *arguments)

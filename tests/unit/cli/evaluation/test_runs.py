@@ -102,7 +102,7 @@ def test_runs_of_different_questions_do_not_compare() -> None:
         compare(one, other, SEED)
 
 
-def test_what_is_no_run_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_an_invalid_run_file_is_refused_with_the_line_number(tmp_path: Path) -> None:
     (tmp_path / "run").write_text('{"id": "1", "question": "x", "gains": {"a": 1}, "modes": {}}\n', "utf-8")
     with pytest.raises(CliError, match="run, line 1: a run has the answers of all modes"):
         read_run(tmp_path / "run")

@@ -39,7 +39,7 @@ def test_the_base_lies_in_the_home_unless_it_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite:", "/data/kb.sqlite", "mysql://user:hunter2@host/db"])
-def test_another_store_is_refused_with_the_variables_name(store: str) -> None:
+def test_an_unknown_store_is_refused_with_the_name_of_the_variable(store: str) -> None:
     """The message has the accepted forms but not the value, which may contain a mistyped password."""
     with pytest.raises(SettingsError, match=r"KB_STORE.*sqlite:PATH") as caught:
         EngineSettings.read({"KB_STORE": store})
@@ -134,7 +134,9 @@ async def test_the_access_log_tells_routes_and_no_values(url: str, caplog: pytes
     assert "secret" not in str(lines)
 
 
-async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_that_are_not_http_make_one_line_in_the_engines_log(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     with caplog.at_level("INFO"):
         writer.write(b"GET /readyz HTTP/1.1\r\nX: \x00\r\n\r\n")
@@ -152,7 +154,7 @@ def test_an_index_that_nobody_has_is_refused_with_the_variables_name() -> None:
         EngineSettings.read({"VECTOR_DB_TYPE": "pinecone"})
 
 
-async def test_an_index_whose_client_is_missing_is_told_with_the_command_that_installs_it(
+async def test_a_missing_index_client_is_reported_with_its_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kb_engine.index.qdrant.index", None)

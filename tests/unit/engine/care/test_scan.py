@@ -89,7 +89,7 @@ def hurt(folder: Path, *statements: str) -> None:
     ],
     ids=["text", "vector", "passage", "meaning"],
 )  # fmt: skip
-async def test_what_is_hurt_is_named_and_left(
+async def test_the_scan_reports_a_damaged_document_and_changes_nothing(
     parts: Parts, tmp_path: Path, caplog: pytest.LogCaptureFixture, statement: str, what: str
 ) -> None:
     for text in ("granite", "basalt"):
@@ -106,7 +106,7 @@ async def test_what_is_hurt_is_named_and_left(
         assert await scan.look() == []
 
 
-async def test_what_was_hurt_is_known_after_a_restart(parts: Parts, tmp_path: Path) -> None:
+async def test_the_result_of_the_scan_survives_a_restart(parts: Parts, tmp_path: Path) -> None:
     await parts.done("granite")
     hurt(tmp_path, "UPDATE note_texts SET text = 'other'")
     place, clock = tmp_path / "scan.json", TestClock()
@@ -117,7 +117,7 @@ async def test_what_was_hurt_is_known_after_a_restart(parts: Parts, tmp_path: Pa
         assert scan.scan.issues == found != []
 
 
-async def test_nothing_is_looked_at_while_somebody_uses_the_engine(parts: Parts, tmp_path: Path) -> None:
+async def test_the_scan_runs_only_while_the_engine_is_idle(parts: Parts, tmp_path: Path) -> None:
     await parts.done("granite")
     hurt(tmp_path, "UPDATE note_texts SET text = 'other'")
     async with scanning(parts, tmp_path / "scan.json") as scan:

@@ -31,7 +31,7 @@ def test_a_header_row_follows_the_headings_on_their_line(heading: str, line: str
 @pytest.mark.parametrize(
     "title", ["Bees keep warm", "Bees keep…", "  Bees   keep\nwarm "], ids=["whole", "cut", "blanks"]
 )
-def test_what_the_text_begins_with_is_not_said_twice(title: str) -> None:
+def test_a_title_that_begins_the_text_is_not_repeated(title: str) -> None:
     text = "# Bees keep warm in winter\nby shivering."
     assert in_context(Passage(title, None, text), fits) == text
 

@@ -258,9 +258,7 @@ def without(package: str, real: Any) -> Any:
 
 
 @pytest.mark.process
-def test_another_file_under_the_models_name_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_file_with_a_wrong_digest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its vectors could not be compared with those stored; a missing file is an error too."""
     path = tmp_path / "tokenizer.json"
     monkeypatch.setattr(minilm, "_TOKENIZER", path)

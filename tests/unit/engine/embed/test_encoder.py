@@ -160,7 +160,7 @@ async def test_an_embedder_that_rests_is_not_asked(held: tuple[Encoder, TestEmbe
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-async def test_whoever_looks_has_an_embedder_tried_that_nobody_asks(loaded: bool) -> None:
+async def test_a_status_request_retries_an_unused_failed_embedder(loaded: bool) -> None:
     embedder, clock = Loading(failures=1), Clock()
     encoder = Encoder(embedder, workers=1, clock=clock)
     encoder.begin_recovery()

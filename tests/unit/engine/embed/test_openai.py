@@ -193,7 +193,7 @@ def test_a_fault_says_what_to_do_and_when_to_ask_again(
     assert "secret" not in str(failed.value)
 
 
-def test_what_the_endpoint_says_is_passed_on_about_our_own_texts(served: EmbeddingEndpoint) -> None:
+def test_the_error_message_of_the_endpoint_is_reported_at_loading(served: EmbeddingEndpoint) -> None:
     """At loading, for example: the message usually names an error of the settings."""
     served.fault = always(404, 'model "hashing" not found, try pulling it first')
     with asking(served) as embedder, pytest.raises(EmbedderUnavailable, match="try pulling it first"):
@@ -300,7 +300,9 @@ def test_an_endpoint_is_a_url_and_a_model() -> None:
         ({"KB_EMBEDDING_SCORING": "k=4"}, "KB_EMBEDDING_SCORING.*above 0 to 3"),
     ],
 )
-def test_what_names_no_endpoint_is_refused_with_its_variable(changes: dict[str, str], words: str) -> None:
+def test_an_invalid_endpoint_setting_is_refused_with_its_variable(
+    changes: dict[str, str], words: str
+) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         EngineSettings.read({**ENDPOINT, **changes})
     assert "\n" not in str(refused.value)
@@ -386,7 +388,7 @@ def test_a_cut_text_is_a_beginning_within_the_window(text: str, most: int) -> No
         ('"all is well"', "no list of embeddings"),
     ],
 )
-def test_what_is_no_vectors_is_a_bad_answer(data: str, words: str) -> None:
+def test_a_response_without_valid_vectors_is_a_bad_answer(data: str, words: str) -> None:
     with pytest.raises(BadAnswer, match=words):
         vectors_of(f'{{"data": {data}}}'.encode(), count=1, dimensions=0)
 

@@ -36,7 +36,7 @@ def names(name: str, rows: range) -> list[str]:
     return [f"{name}{row}" for row in rows]
 
 
-def test_only_what_is_certain_is_kept() -> None:
+def test_lines_of_low_certainty_are_dropped() -> None:
     lines = [
         line("The granite quarry", 0, 0),
         line("0pqns", 0, 1, certainty=0.5),
@@ -68,7 +68,7 @@ def test_three_columns() -> None:
     assert read(page) == [*names("a", rows), *names("b", rows), *names("c", rows)]
 
 
-def test_what_spans_the_columns_parts_them() -> None:
+def test_a_line_across_the_columns_separates_them() -> None:
     upper, lower = range(6), range(9, 15)
     page = by_rows(
         column("a", 0, upper),

@@ -119,7 +119,7 @@ def test_a_picture_that_is_not_sound_leaves_its_page(named: bytes) -> None:
     assert pixels.shape[1] <= LONGEST_SIDE + 1
 
 
-def test_what_is_on_a_page_is_looked_up() -> None:
+def test_the_area_that_pictures_cover_is_measured_per_page() -> None:
     form = pdf_stream(
         shown(600, 200),
         b"/Type /XObject /Subtype /Form /BBox [0 0 600 200] /Resources << /XObject << /X0 14 0 R >> >>",

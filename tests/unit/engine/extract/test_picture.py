@@ -75,7 +75,7 @@ async def test_the_words_of_a_picture_are_read_in_the_child(tmp_path: Path, fmt:
     assert extraction.title is None
 
 
-def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_picture_downloads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The models are part of the package."""
 
     def fetched(*_: object) -> None:
@@ -101,7 +101,7 @@ def test_a_picture_of_any_shape_is_read_or_passed_over() -> None:
         assert text(saved(drawn(size))) == ""
 
 
-def test_what_stands_beside_is_a_line_and_a_gap_is_a_paragraph() -> None:
+def test_text_beside_is_its_own_line_and_a_gap_starts_a_paragraph() -> None:
     """Another column is a line of its own; text that looks like a Markdown heading is escaped."""
     page = drawn((900, 400), (20, 20, "Total"), (700, 20, "12.50 EUR"), (20, 300, "# thank you"))
     assert text(saved(page)) == "Total\n12.50 EUR\n\n\\# thank you"
@@ -174,7 +174,7 @@ async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
     assert extraction.remark == f"It has 50,000 x 1,100 pixels, and {NAMED}, so it was scaled down."
 
 
-def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
+def test_a_picture_too_large_to_decode_is_refused_with_its_size() -> None:
     """A progressive JPG is held in memory as a whole while it is decoded."""
     data = bytearray(saved(SIGN, "JPEG", progressive=True))
     frame = data.index(b"\xff\xc2")

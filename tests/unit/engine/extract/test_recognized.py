@@ -71,7 +71,7 @@ def test_all_pieces_are_turned_as_the_first_with_lines_tells() -> None:
     assert answers == []
 
 
-def test_what_is_certain_among_much_that_is_not_is_chance() -> None:
+def test_a_certain_line_among_uncertain_lines_is_not_legible() -> None:
     chance = Line("cha", 0.84, 10, 50, 20, 60)
     assert not is_legible([*GUESSED, chance])
     assert is_legible([*LEVEL, chance._replace(certainty=0.1)])

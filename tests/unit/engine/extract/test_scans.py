@@ -83,7 +83,7 @@ async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
     assert reported == [PagesCounted(6), PageBegun(2, 6, 0, 3), PageBegun(4, 6, 1, 3), PageBegun(6, 6, 2, 3)]
 
 
-async def test_notes_on_a_scan_are_kept_beside_what_is_read_on_it(
+async def test_annotations_of_a_scan_are_kept_with_its_recognised_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long annotations do not count as text of the page."""
@@ -97,14 +97,14 @@ async def test_notes_on_a_scan_are_kept_beside_what_is_read_on_it(
     assert ((await read(tmp_path / "x", data)).remark or "").startswith("No text was found on page 1.")
 
 
-def test_what_was_remarked_of_the_text_is_remarked_with_its_scans() -> None:
+def test_a_remark_on_the_text_is_kept_when_scans_are_read() -> None:
     known = Extraction([Page(1, "a")], None, "text_extraction", "application/pdf", "It is damaged.")
     extraction = read_scans(pdf_of([["a"]]), Context("pdf", Limits(), known=known))
     assert extraction == known
 
 
 @pytest.mark.requirement("N8")
-async def test_forced_ocr_reads_what_is_seen_and_not_what_is_said(tmp_path: Path) -> None:
+async def test_forced_ocr_reads_the_picture_of_a_page_instead_of_its_text(tmp_path: Path) -> None:
     """For pages whose text differs from their picture, for example; the title still comes from the file."""
     page = scan(["The granite quarry"], LONG)
     page = Sheet(page.content, [*page.named, b"<< /Title (Stones) >>"])

@@ -125,7 +125,7 @@ async def test_a_text_without_a_word_of_the_index_is_searched_by_its_vector(
             assert found.results
 
 
-async def test_what_the_vector_raises_is_raised_and_the_store_goes_on(base: Base) -> None:
+async def test_an_embedder_error_fails_the_search_and_not_the_store(base: Base) -> None:
     async def vector() -> Vector:
         raise EngineError("embedder_unavailable", "The model cannot be used.")
 

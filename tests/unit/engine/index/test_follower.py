@@ -157,7 +157,7 @@ async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:
     assert await base.count("index_changes") == 0
 
 
-async def test_what_was_committed_before_a_death_is_applied_after_it(
+async def test_changes_committed_before_a_crash_are_applied_after_it(
     tmp_path: Path, server: FarServer
 ) -> None:
     async with followed(tmp_path / "kb.db", server) as base:

@@ -128,7 +128,7 @@ async def test_the_rarest_of_frequent_words_is_asked_for(frequent: Base) -> None
 
 
 @pytest.mark.process
-async def test_a_query_of_one_stop_word_finds_what_holds_it(frequent: Base) -> None:
+async def test_a_query_of_one_stop_word_finds_documents_with_it(frequent: Base) -> None:
     found = await frequent.find("the", top=100)
     assert (found.total, found.total_exact, len(found.results)) == (40, True, 40)
 
@@ -161,7 +161,7 @@ async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
 
 
 @pytest.mark.process
-async def test_what_is_remembered_of_words_follows_the_base(
+async def test_cached_word_counts_are_refreshed_after_changes_and_bounded(
     store: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count is refreshed when the base has changed, and dropped before the cache grows too large."""

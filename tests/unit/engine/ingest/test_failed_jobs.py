@@ -54,7 +54,7 @@ def spooled(parts: Parts) -> set[str]:
     return {path.name for path in parts.spool.folder.iterdir()}
 
 
-async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(parts: Parts) -> None:
+async def test_failed_jobs_over_the_limit_lose_their_file_and_are_not_retryable(parts: Parts) -> None:
     old, young = await failed(parts, "a.txt", "b.txt")
     keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 5), parts.spool.folder)
     assert await keeper.sweep() == 1

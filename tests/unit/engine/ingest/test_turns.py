@@ -25,7 +25,7 @@ def test_one_caller_is_served_in_the_order_of_asking() -> None:
     assert order(turns) == ["a0", "a1", "a2"]
 
 
-def test_who_comes_late_stands_behind_one_piece_of_the_others() -> None:
+def test_a_new_caller_waits_for_one_job_of_each_earlier_caller() -> None:
     turns: Turns[str] = Turns()
     for number in range(200):
         turns.add("ann", f"a{number}")
@@ -36,7 +36,7 @@ def test_who_comes_late_stands_behind_one_piece_of_the_others() -> None:
     assert order(turns)[:5] == ["b0", "a100", "b1", "a101", "a102"]
 
 
-def test_who_brings_one_piece_after_the_other_gets_every_second_turn() -> None:
+def test_a_caller_with_one_job_at_a_time_gets_every_second_turn() -> None:
     """Its queue is empty whenever its job has just been served; the other caller has two jobs queued."""
     turns: Turns[str] = Turns()
     for job in ("a-one", "b", "a-two"):
@@ -53,7 +53,7 @@ def test_who_brings_one_piece_after_the_other_gets_every_second_turn() -> None:
 
 
 @given(st.lists(st.one_of(st.sampled_from(CALLERS), st.none()), max_size=200))
-def test_nobody_waits_for_more_than_one_turn_of_each_other_caller(steps: list[str | None]) -> None:
+def test_no_caller_waits_for_more_than_two_turns_of_another(steps: list[str | None]) -> None:
     turns: Turns[str] = Turns()
     waiting: Counter[str] = Counter()
     since: dict[str, Counter[str]] = {}
@@ -73,7 +73,7 @@ def test_nobody_waits_for_more_than_one_turn_of_each_other_caller(steps: list[st
                 since[served] = Counter()
 
 
-def test_nothing_is_kept_of_callers_that_have_gone() -> None:
+def test_turns_keep_no_state_of_callers_without_jobs() -> None:
     turns: Turns[str] = Turns()
     for number in range(1_000):
         turns.add(f"caller {number}", "work")

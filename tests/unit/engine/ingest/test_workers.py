@@ -132,7 +132,7 @@ async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) 
     assert (await parts.store.read(state.counts)).documents.total == 1
 
 
-async def test_clearing_stops_what_runs_and_nothing_accepted_since(parts: Parts) -> None:
+async def test_clearing_cancels_running_jobs_and_keeps_later_ones(parts: Parts) -> None:
     job_id = await parts.hold()
     await parts.store.once(None, documents.clear)
     later = await parts.accept("granite")
@@ -403,7 +403,7 @@ async def test_time_runs_out() -> None:
     assert (await JobWaiters().wait("j", 0.01, Reads("running"))).status == "running"
 
 
-async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
+async def test_closing_ends_current_and_later_waits_for_a_job() -> None:
     waiters, reads = JobWaiters(), Reads("running")
     async with asyncio.timeout(ANSWER_SECONDS):
         waiting = asyncio.create_task(waiters.wait("j", 30, reads))
@@ -413,7 +413,7 @@ async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
         assert (await waiters.wait("j", 30, reads)).status == "running"
 
 
-async def test_who_goes_away_is_forgotten() -> None:
+async def test_a_cancelled_wait_for_a_job_leaves_no_waiter() -> None:
     """A cancelled poll leaves nothing behind."""
     waiters, reads = JobWaiters(), Reads("running")
     waiting = asyncio.create_task(waiters.wait("j", 30, reads))

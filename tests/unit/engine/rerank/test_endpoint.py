@@ -84,7 +84,7 @@ async def test_many_texts_are_sent_in_batches(served: RerankEndpoint, api: str) 
     assert sorted(len(each.get("texts") or each["documents"]) for each in served.requests) == [2, 4, 4]
 
 
-async def test_nothing_is_asked_about_no_texts(served: RerankEndpoint) -> None:
+async def test_reranking_no_texts_sends_no_request(served: RerankEndpoint) -> None:
     async with asking(served) as reranker:
         assert await reranker.scores("granite", []) == []
     assert served.requests == []
@@ -143,7 +143,9 @@ async def test_logits_become_relevances(served: RerankEndpoint) -> None:
         (breaking_off, "broke off"),
     ],
 )
-async def test_what_is_no_answer_fails_in_words(served: RerankEndpoint, fault: Fault, words: str) -> None:
+async def test_an_invalid_response_of_the_reranker_fails_with_a_reason(
+    served: RerankEndpoint, fault: Fault, words: str
+) -> None:
     """The message has no address, and the next request is sent again."""
     clock = Clock()
     async with asking(served, clock=clock) as reranker:

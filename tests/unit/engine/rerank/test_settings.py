@@ -39,7 +39,9 @@ def test_without_a_url_there_is_none() -> None:
         ({"KB_RERANK_BATCH": "0"}, "KB_RERANK_BATCH"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_its_name(environ: dict[str, str], words: str) -> None:
+def test_an_invalid_reranker_setting_is_refused_with_its_variable(
+    environ: dict[str, str], words: str
+) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         EngineSettings.read(environ)
     assert "secret@" not in str(refused.value)

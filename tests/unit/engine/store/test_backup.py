@@ -39,12 +39,13 @@ class Home:
         self.path = path
         self.database = path / "engine" / "kb.sqlite"
         self.spool = path / "engine" / "spool"
+        self.keys = path / "keys.json"
 
     def back_up(self, to: Path) -> None:
-        back_up(self.database, self.spool, to)
+        back_up(self.database, self.spool, self.keys, to)
 
     def restore(self, copy: Path) -> None:
-        restore(copy, self.database, self.spool)
+        restore(copy, self.database, self.spool, self.keys)
 
 
 class Writers:
@@ -124,14 +125,30 @@ async def filled(home: Home) -> None:
             await base.ingest(new_note(text), prepared(text))
 
 
-async def test_what_is_copied_is_named_and_for_its_owner_alone(tmp_path: Path) -> None:
+async def test_a_backup_lists_its_files_and_is_private_to_its_owner(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     await filled(home)
-    made = back_up(home.database, home.spool, tmp_path / "copy")
+    made = back_up(home.database, home.spool, home.keys, tmp_path / "copy")
     assert (made.documents, made.uploads, list(made.files)) == (2, 0, [BASE])
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {BASE, SPOOL, ORIGINALS, MANIFEST}
     assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o700
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+@pytest.mark.parametrize("had", [None, "others"])
+async def test_a_restored_base_has_its_keys_unless_others_are_there(tmp_path: Path, had: str | None) -> None:
+    """Without them it would be open to everyone."""
+    home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
+    await filled(home)
+    home.keys.write_text("its keys")
+    home.back_up(tmp_path / "copy")
+    restored.path.mkdir()
+    if had is not None:
+        restored.keys.write_text(had)
+    restored.restore(tmp_path / "copy")
+    assert restored.keys.read_text() == (had or "its keys")
+    assert had or restored.keys.stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in restored.path.iterdir()} == {"engine", "keys.json"}
 
 
 async def _existing(home: Home, copy: Path) -> None:
@@ -170,7 +187,7 @@ async def _waits_for_a_lost_file(home: Home, copy: Path) -> None:
         (_waits_for_a_lost_file, "files that belong to it are missing: lost"),
     ],
 )
-async def test_what_cannot_be_copied_leaves_nothing(
+async def test_a_refused_backup_leaves_no_files(
     tmp_path: Path, spoil: Callable[[Home, Path], object], why: str
 ) -> None:
     home, copy = Home(tmp_path / "home"), tmp_path / "copy"
@@ -197,7 +214,7 @@ def with_files(home: Home) -> None:
 def test_files_that_are_kept_are_copied_and_come_back(tmp_path: Path) -> None:
     home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
     with_files(home)
-    made = back_up(home.database, home.spool, tmp_path / "copy")
+    made = back_up(home.database, home.spool, home.keys, tmp_path / "copy")
     assert (made.documents, made.originals) == (2, 2)
     restored.restore(tmp_path / "copy")
     with engine(restored.path) as url, EngineClient(url, API_KEY) as client:
@@ -240,7 +257,7 @@ async def test_a_damaged_copy_is_not_restored(tmp_path: Path, name: str, why: st
     assert not restored.database.exists()
 
 
-async def test_nothing_is_restored_over_a_base(tmp_path: Path) -> None:
+async def test_a_restore_over_an_existing_base_is_refused(tmp_path: Path) -> None:
     """Nor beside a log that SQLite would apply to the new base."""
     home, restored = Home(tmp_path / "home"), Home(tmp_path / "restored")
     await filled(home)
@@ -272,7 +289,7 @@ async def test_of_a_damaged_base_the_rest_is_copied_where_that_is_wanted(tmp_pat
         db.execute("UPDATE versions SET text = 'something else'")
     with pytest.raises(BackupRefused, match=r"kb backup --damaged copies what is whole"):
         home.back_up(tmp_path / "copy")
-    made = back_up(home.database, home.spool, tmp_path / "copy", damaged=True)
+    made = back_up(home.database, home.spool, home.keys, tmp_path / "copy", damaged=True)
     for expected in (
         "is not what was sent",
         "of version 1 of document",
@@ -283,7 +300,7 @@ async def test_of_a_damaged_base_the_rest_is_copied_where_that_is_wanted(tmp_pat
     assert (len(made.left_out), made.documents) == (4, 1)
     assert '"left_out"' in (tmp_path / "copy" / MANIFEST).read_text()
     restored.restore(tmp_path / "copy")
-    assert back_up(restored.database, restored.spool, tmp_path / "again").left_out == []
+    assert back_up(restored.database, restored.spool, restored.keys, tmp_path / "again").left_out == []
 
 
 async def test_a_hurt_passage_and_a_lost_text_keep_a_base_from_being_copied(tmp_path: Path) -> None:

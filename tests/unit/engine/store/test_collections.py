@@ -35,7 +35,7 @@ async def listed(base: Base) -> list[tuple[str, str, int]]:
 # --- without a description ------------------------------------------------------------------------
 
 
-async def test_what_carries_a_tag_of_the_kind_is_a_collection(base: Base) -> None:
+async def test_each_collection_tag_in_use_is_a_collection(base: Base) -> None:
     """In the order of code points; the prefix alone names no collection, and other tags are ignored."""
     await base.note("1", tags=["collection:b", "collection:a", "x"])
     await base.note("2", "3", tags=["collection:a", "collection:"])
@@ -59,7 +59,7 @@ async def test_a_collection_adds_up_its_documents(base: Base) -> None:
     assert (found.id, found.description, found.created_by) == (GUIDES, "", r.ENGINE_USER)
 
 
-async def test_another_text_is_counted_anew(base: Base) -> None:
+async def test_an_update_changes_the_token_count_of_the_collection(base: Base) -> None:
     note = await base.note("a b c", tags=["collection:guides"])
     base.clock.move(hours=1)
     await base.update(note.id, "a", prepared("a"), version=1)

@@ -189,7 +189,7 @@ async def test_a_replaced_note_keeps_its_identity_and_is_found_by_its_new_text_a
     assert [result.score for result in by_meaning.results] == [0.0, 0.0]
 
 
-async def test_neither_a_file_nor_a_missing_note_is_read_or_replaced(base: Base) -> None:
+async def test_a_file_and_a_missing_note_cannot_be_read_or_replaced_as_a_note(base: Base) -> None:
     file, gone = await base.file("a"), await base.note("b")
     await base.store.once(None, documents.delete, gone.id)
     for document, code in ((file, "not_a_note"), (gone, "document_not_found")):
@@ -229,7 +229,7 @@ async def test_ids_are_never_given_twice(base: Base) -> None:
     assert (second.id, third.id, chunk.id) == (2, 3, 4)
 
 
-async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_ones(base: Base) -> None:
+async def test_clearing_removes_all_documents_and_cancels_all_jobs(base: Base) -> None:
     """A job leased before cannot commit afterwards."""
     await base.note("a", "b", size_bytes=5)
     await base.file("c", size_bytes=6)
@@ -335,7 +335,7 @@ async def test_a_duplicate_is_committed_without_being_prepared(base: Base) -> No
     assert (await all_documents(base)).total == 1
 
 
-async def test_where_the_duplicate_is_gone_nothing_is_committed_in_its_place(base: Base) -> None:
+async def test_a_duplicate_that_was_deleted_meanwhile_is_not_committed(base: Base) -> None:
     document = await base.note("same")
     leased = await base.lease(new_note("same"))
     await base.store.once(None, documents.delete, document.id)

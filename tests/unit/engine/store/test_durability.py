@@ -57,7 +57,7 @@ async def indexed(store: SqliteStore) -> tuple[int, int]:
 # --- crashes
 
 
-async def test_what_was_acknowledged_survives_a_crash(base: Base, tmp_path: Path) -> None:
+async def test_acknowledged_documents_and_jobs_survive_a_crash(base: Base, tmp_path: Path) -> None:
     document = await base.note("kept words", tags=["t"], vectors=[axis(1)])
     accepted = await base.store.once(key(), jobs.accept, new_note("waits"))
     async with opened(left_by_a_crash(base, tmp_path / "after")) as later:
@@ -164,7 +164,7 @@ async def test_a_deletion_needs_no_room_that_is_not_there(base: Base) -> None:
         (apsw.SQLITE_IOERR_READ, None),
     ],
 )
-def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str | None) -> None:
+def test_errors_of_the_disk_become_error_codes_of_the_contract(code: int, told: str | None) -> None:
     """A quota appears as a failed write. An unreadable disk is not reported as full."""
     failure = apsw.exception_for(code)
     assert isinstance(failure, apsw.Error)
@@ -222,7 +222,7 @@ async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool)
 
 
 @pytest.mark.process
-async def test_what_was_deleted_makes_room(disk: Path) -> None:
+async def test_deletions_make_room_on_a_full_disk(disk: Path) -> None:
     async with opened(disk / "kb.db") as base:
         added = await fill_with_notes(base)
         for _ in range(3):
@@ -332,7 +332,7 @@ async def test_a_write_that_fails_is_in_nobodys_way(base: Base) -> None:
     assert (await base.store.read(state.counts)).queue.queued == 2
 
 
-async def test_what_one_write_adds_the_next_one_of_the_same_transaction_removes(base: Base) -> None:
+async def test_clearing_removes_a_document_added_in_the_same_transaction(base: Base) -> None:
     leased = [await base.lease(new_note(text)) for text in ("a", "b")]
     async with one_transaction(base) as commits:
         pending = await begun(
@@ -413,7 +413,7 @@ async def test_work_that_had_not_begun_when_its_caller_gave_up_is_never_done(bas
     assert (await base.store.read(state.counts)).queue.queued == 0
 
 
-async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
+async def test_closing_the_store_waits_for_pending_writes(tmp_path: Path) -> None:
     async with opened(tmp_path / "kb.db") as base:
         pending = [asyncio.ensure_future(base.accept(new_note(str(n)))) for n in range(20)]
         await asyncio.sleep(0)

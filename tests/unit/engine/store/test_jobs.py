@@ -199,7 +199,7 @@ async def test_a_failed_job_is_queued_again_as_it_was_sent(base: Base) -> None:
     assert done.status == "completed"
 
 
-async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
+async def test_only_failed_jobs_can_be_retried(base: Base) -> None:
     completed = await base.ingest(new_note("a"), prepared("a"))
     cancelled = await base.store.once(None, jobs.cancel, (await base.accept(new_note("b"))).id)
     queued = await base.accept(new_note("c"))
@@ -236,7 +236,7 @@ async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
     assert refused.value.code == "job_not_retryable"
 
 
-async def test_only_what_has_failed_is_let_go(base: Base) -> None:
+async def test_a_retried_job_keeps_its_text_when_failed_jobs_are_released(base: Base) -> None:
     job_id = await failed(base, new_note("a"))
     await base.store.once(None, jobs.retry, job_id)
     await base.store.write(jobs.let_go, [job_id])
@@ -308,7 +308,7 @@ async def test_tiny_files_say_nothing_of_large_ones(base: Base) -> None:
     assert (tiny.estimated_seconds or 0) - (large.estimated_seconds or 0) == pytest.approx(0.7, abs=0.2)
 
 
-async def test_sizes_that_are_alike_say_nothing_of_others(base: Base) -> None:
+async def test_measurements_of_equal_sizes_give_no_estimate_for_others(base: Base) -> None:
     """The fixed cost of a job cannot be told from the cost of a byte."""
     for number in range(3):
         await taking(base, 60, new_file(f"{number}", size_bytes=100_000 + number))
@@ -348,7 +348,7 @@ async def test_the_pace_of_a_job_corrects_what_was_learned(base: Base) -> None:
     assert (await base.store.read(jobs.find, leased.job.id)).estimated_seconds == pytest.approx(0.8 * 2)
 
 
-async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
+async def test_estimates_survive_a_restart(place: Place) -> None:
     async with opened(place) as base:
         await taking(base, 4, new_note("a"))
     async with opened(place) as base:
@@ -372,7 +372,7 @@ async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = 
     return [leased.job.title for leased in leases if leased is not None]
 
 
-async def test_who_comes_late_stands_behind_one_file_of_the_others(base: Base) -> None:
+async def test_a_new_caller_waits_for_one_file_of_each_earlier_caller(base: Base) -> None:
     await queued(base, "ann", *(f"a{number}" for number in range(9)))
     assert await taken(base, 3) == ["a0", "a1", "a2"]
     await queued(base, "ben", "b0", "b1")

@@ -61,7 +61,7 @@ async def expect_the_rest(base: Base) -> None:
     assert await base.store.lost_vectors() == 0
 
 
-async def test_where_all_are_lost_nothing_is_left(base: Base) -> None:
+async def test_with_all_vectors_lost_a_hybrid_search_is_empty_and_counts_them(base: Base) -> None:
     await filled(base)
     await execute(base.place, "DELETE FROM vectors")
     found = await base.find("granite", "hybrid", vector=meaning(TEXTS[0]))

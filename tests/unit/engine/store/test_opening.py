@@ -38,9 +38,7 @@ from tests.support.stores import (
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
-async def test_a_base_is_made_where_there_is_nothing_and_keeps_what_it_was_told(
-    tmp_path: Path, kind: str
-) -> None:
+async def test_a_new_base_keeps_its_documents_after_a_restart(tmp_path: Path, kind: str) -> None:
     place = await new_place(kind, tmp_path / "new folder", empty=True)
     async with opened(place) as base:
         document = await base.note("some words", tags=["t"], vectors=[axis(2)])
@@ -60,7 +58,7 @@ async def test_a_second_process_is_refused_by_the_number_of_the_first(tmp_path: 
         await base.store.ping()
 
 
-async def test_another_embedder_is_refused_with_the_way_out(place: Place) -> None:
+async def test_a_base_of_another_embedder_is_refused_with_advice_to_reindex(place: Place) -> None:
     async with opened(place) as base:
         await base.note("a")
     other = EmbedderIdentity("other", 3)

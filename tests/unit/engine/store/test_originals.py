@@ -92,13 +92,13 @@ async def test_a_file_is_kept_once_and_goes_with_the_last_that_has_it(place: Pla
         assert await filled.kept("granite") == [False]
 
 
-async def test_nothing_is_kept_unless_that_is_wanted(place: Place, tmp_path: Path) -> None:
+async def test_without_the_setting_no_original_is_kept(place: Place, tmp_path: Path) -> None:
     async with keeping(place, tmp_path, bounds=Bounds()) as filled:
         assert not (await filled.add("granite")).original
         assert await filled.kept("granite") == [False]
 
 
-async def test_what_is_sent_again_is_kept_from_then_on(place: Place, tmp_path: Path) -> None:
+async def test_resending_a_file_keeps_its_original(place: Place, tmp_path: Path) -> None:
     async with keeping(place, tmp_path, bounds=Bounds()) as filled:
         before = await filled.add("granite")
     async with keeping(place, tmp_path) as filled:
@@ -140,7 +140,7 @@ async def test_without_versions_a_replaced_file_goes_at_once(place: Place, tmp_p
         assert await filled.kept("granite", "basalt") == [False, True]
 
 
-async def test_what_expires_lets_its_file_go(place: Place, tmp_path: Path) -> None:
+async def test_an_expired_version_releases_its_original(place: Place, tmp_path: Path) -> None:
     clock = TestClock()
     async with keeping(place, tmp_path, clock, Bounds(version_days=2, originals=True)) as filled:
         await filled.gone(await filled.add("granite"))
@@ -151,7 +151,7 @@ async def test_what_expires_lets_its_file_go(place: Place, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("operation", [documents.clear, versions.drop_all])
-async def test_what_goes_all_at_once_takes_its_files_along(
+async def test_clearing_documents_or_versions_removes_their_originals(
     place: Place, tmp_path: Path, operation: Callable[..., Any]
 ) -> None:
     async with keeping(place, tmp_path) as filled:

@@ -201,7 +201,9 @@ async def test_clearing_the_base_does_not_wait_for_the_index(database: Database,
     assert len(await nearest(base)) == 1
 
 
-async def test_another_embedder_removes_the_index_once_it_is_made(database: Database, base: Base) -> None:
+async def test_reindexing_with_another_embedder_waits_for_the_build_of_the_index(
+    database: Database, base: Base
+) -> None:
     await base.note("a", vectors=[axis(0)])
     async with half_built(database, base) as building:
         reindexing = asyncio.ensure_future(

@@ -284,7 +284,7 @@ async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> No
     assert (await two.other.store.read(state.counts)).queue.running == 2
 
 
-async def test_what_is_committed_is_answered_although_its_connection_goes_before_it_is_given_back(
+async def test_a_lease_committed_on_a_lost_connection_is_returned(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the leased job would have no worker, and its lease would be renewed forever."""

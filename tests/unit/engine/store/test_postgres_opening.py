@@ -270,7 +270,7 @@ async def test_the_schema_of_another_program_is_refused_unchanged() -> None:
     )
 
 
-async def test_other_tables_in_the_same_database_are_no_matter() -> None:
+async def test_tables_of_other_programs_in_the_database_are_ignored() -> None:
     empty = await new_database(empty=True)
     await empty.execute("CREATE TABLE public.documents (x integer)")
     async with opened(empty) as base:
@@ -278,7 +278,7 @@ async def test_other_tables_in_the_same_database_are_no_matter() -> None:
     assert await empty.value("SELECT count(*) FROM public.documents") == 0
 
 
-async def test_a_user_who_may_not_write_is_told_so(database: Database) -> None:
+async def test_a_database_user_without_write_permission_is_refused(database: Database) -> None:
     name = f"reader_of_{database.name}"
     await database.execute(f"CREATE ROLE {name} LOGIN")
     url = database.url.replace("kb:", f"{name}:", 1)

@@ -84,7 +84,7 @@ async def test_where_filters_leave_little_the_answer_is_exact(base: Base) -> Non
     assert not (await base.find("w1", "hybrid", vector=axis(0))).exact
 
 
-async def test_what_is_removed_is_not_found_and_what_is_added_is(base: Base) -> None:
+async def test_vector_search_follows_deletions_and_additions(base: Base) -> None:
     vector = clustered(0, 1)[0]
     (nearest, *_) = (await base.find("", "vector", vector=vector)).results
     await base.store.once(None, documents.delete, nearest.document.id)

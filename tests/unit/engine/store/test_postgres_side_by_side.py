@@ -95,7 +95,9 @@ async def test_the_same_content_in_one_scope_is_one_document_and_in_another_a_se
     assert (await all_documents(one)).total == 2
 
 
-async def test_what_is_just_being_deleted_is_no_duplicate(database: Database, one: Base, other: Base) -> None:
+async def test_a_note_that_is_being_deleted_is_no_duplicate(
+    database: Database, one: Base, other: Base
+) -> None:
     """The younger of two duplicates counts, once the older one is gone."""
     scoped: dict[str, Any] = {"dedup_scope": "s", "tags": ["s"]}
     older = await one.note("a", **scoped)
@@ -109,7 +111,9 @@ async def test_what_is_just_being_deleted_is_no_duplicate(database: Database, on
     assert (added.deduplicated, added.document_id > older.id) == (False, True)
 
 
-async def test_what_just_leaves_its_scope_is_no_duplicate(database: Database, one: Base, other: Base) -> None:
+async def test_a_note_that_is_leaving_its_scope_is_no_duplicate(
+    database: Database, one: Base, other: Base
+) -> None:
     scoped: dict[str, Any] = {"dedup_scope": "s", "tags": ["s"]}
     moved = await one.note("a", **scoped)
     leased = await one.lease(new_note("a", **scoped))
@@ -121,7 +125,7 @@ async def test_what_just_leaves_its_scope_is_no_duplicate(database: Database, on
     assert not (await commit).deduplicated
 
 
-async def test_clearing_waits_for_a_commit_and_removes_what_came_of_it(
+async def test_clearing_waits_for_a_commit_and_removes_its_document(
     database: Database, one: Base, other: Base
 ) -> None:
     leased = await one.lease(new_note("a"))
@@ -135,7 +139,9 @@ async def test_clearing_waits_for_a_commit_and_removes_what_came_of_it(
     assert (counts.documents.total, await database.value("SELECT chunks FROM totals")) == (0, 0)
 
 
-async def test_totals_are_counted_beside_those_who_count(database: Database, one: Base) -> None:
+async def test_totals_are_counted_while_another_transaction_holds_a_counter(
+    database: Database, one: Base
+) -> None:
     """A row of counters that another transaction holds is skipped."""
     await one.note("a b")
     db = await connect(database.address)
@@ -295,7 +301,7 @@ async def test_the_log_grows_with_the_commits_of_all_engines(database: Database,
         assert len(seen) == 20
 
 
-async def test_what_an_engine_without_the_index_changes_is_a_gap_in_the_log(
+async def test_changes_by_an_engine_without_the_index_make_a_gap_in_the_log(
     database: Database, index: RemoteIndex, one: Base
 ) -> None:
     """At any time: before, during and after a logged change."""

@@ -76,7 +76,7 @@ async def test_a_file_that_was_cut_off_is_gone(spooled: Spooled, failure: type[B
         await spooled.content("one")
 
 
-async def test_what_a_job_has_is_removed_by_its_end_alone(spooled: Spooled) -> None:
+async def test_a_spooled_file_is_removed_only_at_the_end_of_its_job(spooled: Spooled) -> None:
     """If a client is wrongly told of a failure, its clean-up does not remove the file of an accepted job."""
     await spooled.receive("one")
     leased = await spooled.base.lease(new_file("a", spool="one"))

@@ -149,7 +149,7 @@ async def test_a_transaction_sees_what_its_request_reaches(base: Base) -> None:
     assert (await base.detail(theirs)).id == theirs
 
 
-async def test_a_job_reaches_as_far_as_who_has_submitted_it(base: Base) -> None:
+async def test_a_job_has_the_access_scope_of_its_submitter(base: Base) -> None:
     """The worker has no request: the job stores the scope of its duplicates, replacements and updates."""
     theirs = await note(base, "granite", THEIRS, dedup_scope="free", source_path="a")
     job = new_note("granite", tags=[MINE], dedup_scope="free", reach=Reach(frozenset([MINE])))

@@ -125,7 +125,7 @@ async def test_an_interrupted_run_goes_on_where_it_stopped(filled: Place) -> Non
         assert (await base.find("", "vector", vector=by_length(["dddd"])[0])).results[0].chunk.text == "dddd"
 
 
-async def test_what_was_begun_for_another_embedder_is_dropped(filled: Place) -> None:
+async def test_an_interrupted_reindex_for_another_embedder_is_discarded(filled: Place) -> None:
     with pytest.raises(ZeroDivisionError):
         await reindex(filled, embed=Recorded(1))
     again = Recorded()
@@ -166,7 +166,7 @@ async def test_a_file_in_use_is_not_touched(tmp_path: Path) -> None:
             await reindex(tmp_path / "kb.db")
 
 
-async def test_where_there_is_no_base_none_is_made(tmp_path: Path) -> None:
+async def test_reindexing_a_missing_base_creates_none(tmp_path: Path) -> None:
     """Otherwise a mistyped name would succeed."""
     with pytest.raises(NotABase, match="there is none"):
         await reindex(tmp_path / "kb.db")

@@ -109,7 +109,7 @@ async def test_a_file_replaces_a_note_and_a_note_a_file(base: Base) -> None:
     assert (await base.store.read(documents.note, note.id))[1] == "slate"
 
 
-async def test_what_a_plan_would_do_is_read_without_doing_it(base: Base) -> None:
+async def test_planning_a_replacement_changes_nothing(base: Base) -> None:
     standing = await base.note("granite", source_path=PATH)
     planned = await base.store.read(sources.plan_of, new_note("basalt", source_path=PATH))
     assert (planned.outcome, planned.target, planned.swaps) == ("replaced", standing.id, True)

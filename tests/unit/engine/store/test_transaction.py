@@ -51,7 +51,7 @@ async def test_a_repeated_cancel_gives_the_first_answer(base: Base) -> None:
     )
 
 
-async def test_another_request_under_the_same_key_is_refused(base: Base) -> None:
+async def test_a_different_request_under_a_used_idempotency_key_is_refused(base: Base) -> None:
     await base.store.once(key(), documents.add_tags, 1, ["u"], None)
     assert (
         await refused(base.store.once(key(fingerprint="other"), documents.add_tags, 1, ["v"], None))
@@ -59,7 +59,7 @@ async def test_another_request_under_the_same_key_is_refused(base: Base) -> None
     assert (await base.detail(1)).tags == ["t", "u"]
 
 
-async def test_keys_of_another_operation_or_caller_are_others(base: Base) -> None:
+async def test_idempotency_keys_are_separate_per_operation_and_caller(base: Base) -> None:
     await base.store.once(key(), documents.add_tags, 1, ["u"], None)
     await base.store.once(key(operation="other"), documents.add_tags, 1, ["v"], None)
     stranger = Idempotency(key="key", credential="stranger", operation="op", fingerprint="other")
@@ -142,7 +142,7 @@ def test_a_stamp_is_read_back(moment: datetime) -> None:
 
 
 @given(MOMENTS, MOMENTS)
-def test_what_follows_is_later(now: datetime, earlier: datetime) -> None:
+def test_a_following_timestamp_is_later(now: datetime, earlier: datetime) -> None:
     assert following(stamp(now), stamp(earlier)) > stamp(earlier)
 
 

@@ -191,7 +191,7 @@ async def test_a_removal_is_kept_or_has_not_been_where_the_engine_died(base: Bas
         assert await after.titles("granite") == [note.title]
 
 
-async def test_a_version_whose_vectors_are_gone_is_restored_with_others(base: Base) -> None:
+async def test_a_version_with_lost_vectors_is_restored_with_new_ones(base: Base) -> None:
     """For example, the document was damaged when it was replaced."""
     if not isinstance(base.place, Path):
         pytest.skip("damaged by hand in SQLite alone")

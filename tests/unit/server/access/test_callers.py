@@ -73,7 +73,7 @@ async def test_why_a_key_opens_nothing_is_said(file: KeyFile) -> None:
         assert not refused.value.is_guess
 
 
-def test_what_messages_call_it_depends_on_what_there_is(file: KeyFile) -> None:
+def test_messages_name_the_kind_of_key_in_use(file: KeyFile) -> None:
     callers = callers_of(file, "secret")
     assert (callers.name, callers.is_needed) == ("KB_MCP_API_KEY", True)
     file.create("ci", rights=rights_of(["read"]))

@@ -91,7 +91,7 @@ def test_a_day_has_so_many_documents_and_bytes(path: Path, clock: Clock) -> None
     meter.take("ci", quotas, 2, 100)
 
 
-def test_what_was_used_outlives_a_restart_and_is_its_owners_alone(path: Path, clock: Clock) -> None:
+def test_used_quotas_survive_a_restart_in_a_private_file(path: Path, clock: Clock) -> None:
     quotas = Quotas(documents_per_day=1)
     FileMeter(path, now=clock).take("ci", quotas, 1, 0)
     with pytest.raises(ToolError):
@@ -99,7 +99,7 @@ def test_what_was_used_outlives_a_restart_and_is_its_owners_alone(path: Path, cl
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_who_does_nothing_any_more_is_forgotten(path: Path, clock: Clock) -> None:
+def test_idle_callers_are_removed_from_the_meter(path: Path, clock: Clock) -> None:
     meter = FileMeter(path, now=clock)
     meter.take("ci", Quotas(), 1, 10)
     meter.count_call("ci", 10)

@@ -127,7 +127,7 @@ async def test_the_correlation_id_goes_along(client: HttpEngine, engine: Simulat
     assert [each.headers.get("X-Request-ID") for each in engine.journal.requests()] == ["abc-123", None]
 
 
-async def test_jobs_name_whom_they_are_for(client: HttpEngine, engine: SimulatedEngine) -> None:
+async def test_requests_for_jobs_send_the_user(client: HttpEngine, engine: SimulatedEngine) -> None:
     token = USER.set("0123456789abcdef")
     await client.call(CREATE_JOB, body=m.NoteRequest(text="granite"))
     await client.call(LIST_JOBS, query=JobsQuery())
@@ -137,7 +137,9 @@ async def test_jobs_name_whom_they_are_for(client: HttpEngine, engine: Simulated
     assert sent == ["0123456789abcdef", None, None]
 
 
-async def test_only_what_was_given_is_sent_as_a_query(client: HttpEngine, engine: SimulatedEngine) -> None:
+async def test_query_parameters_with_default_values_are_not_sent(
+    client: HttpEngine, engine: SimulatedEngine
+) -> None:
     """The engine applies the defaults, so a plain call has a plain path."""
     await client.call(LIST_JOBS, query=JobsQuery())
     await client.call(LIST_JOBS, query=JobsQuery(status="failed", limit=5))
@@ -194,7 +196,7 @@ class TestVersionCheck:
         engine.journal.expect(operation="getStatus", exactly=1)
         await client.close()
 
-    async def test_who_leaves_does_not_take_it_from_the_others(
+    async def test_cancelling_one_of_two_shared_status_requests_leaves_the_other(
         self, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         advance = advance_loop(monkeypatch)

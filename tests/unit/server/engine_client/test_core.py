@@ -118,7 +118,7 @@ class TestRetries:
             Refused("document_not_found", "no"),
         ],
     )
-    def test_what_would_fail_again_is_not_sent_again(self, fault: EngineFault) -> None:
+    def test_permanent_faults_are_not_retried(self, fault: EngineFault) -> None:
         assert RetryPolicy().delay(fault, made=1, elapsed=0.0, random=lambda: 0.0) is None
 
 
@@ -156,7 +156,7 @@ class TestAnswers:
             decode(GET_HEALTH, answer(200, body))
 
     @pytest.mark.parametrize("kind", ["text/html", "text/plain", ""])
-    def test_another_content_type_is_a_bad_answer(self, kind: str) -> None:
+    def test_a_response_of_another_content_type_is_a_bad_answer(self, kind: str) -> None:
         """A proxy's page is not an engine's response, whatever its status."""
         with pytest.raises(EngineBadAnswer):
             decode(GET_HEALTH, answer(200, b'{"status":"ok"}', kind))

@@ -193,7 +193,7 @@ REFUSED: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_refused_is_refused_in_the_same_words(both: Both, name: str) -> None:
+async def test_direct_calls_and_http_refuse_with_the_same_fault(both: Both, name: str) -> None:
     await note(both.http)
     await both.http.call(CREATE_JOB, body=m.NoteRequest(text="one"), idempotency_key="used")
     faults = []
@@ -206,7 +206,7 @@ async def test_what_is_refused_is_refused_in_the_same_words(both: Both, name: st
     assert not any(both.spool.iterdir())
 
 
-async def test_what_would_break_a_header_is_refused_here_too(both: Both) -> None:
+async def test_direct_calls_refuse_a_user_with_a_line_break(both: Both) -> None:
     """For example a line break in the user's name."""
     token = USER.set("a\r\nb")
     with pytest.raises(Refused, match="line break"):

@@ -307,7 +307,7 @@ async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             await engine.call(LIST_JOBS, query=JobsQuery())
 
 
-async def test_nobody_listening_is_unreachable() -> None:
+async def test_a_closed_port_is_an_unreachable_engine() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

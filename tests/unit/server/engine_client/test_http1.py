@@ -141,7 +141,7 @@ class TestHostileBytes:
             b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n\x81\x00",
         ],
     )
-    def test_what_is_no_response_is_a_fault_that_may_pass(self, raw: bytes) -> None:
+    def test_an_invalid_http_response_is_a_transient_fault(self, raw: bytes) -> None:
         with pytest.raises(EngineBadAnswer) as raised:
             read(raw)
         assert raised.value.transient
@@ -165,7 +165,7 @@ class TestHostileBytes:
         ],
         ids=["until its end", "small chunks", "extension of a chunk", "trailers"],
     )
-    def test_what_comes_in_all_is_bounded(
+    def test_the_total_size_of_a_response_is_bounded(
         self, head: bytes, block: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         most = 1 << 20

@@ -87,7 +87,7 @@ async def list_tags(client: HttpEngine) -> None:
     await client.call(LIST_TAGS, query=TagsQuery())
 
 
-async def test_who_is_one_caller_or_may_not_do_everything_is_named_to_the_engine(
+async def test_restricted_and_single_callers_are_named_to_the_engine(
     foreign: Foreign, client: HttpEngine
 ) -> None:
     foreign.features = ["other", "access"]
@@ -122,7 +122,7 @@ async def test_an_engine_that_keeps_nobody_apart_serves_no_key_with_a_reach(
         await list_tags(client)
 
 
-async def test_another_backend_of_ragler_serves_no_key_with_a_reach(foreign: Foreign) -> None:
+async def test_a_ragler_backend_without_scopes_refuses_restricted_keys(foreign: Foreign) -> None:
     backend = HttpRagler(foreign.url, "secret")
     with on_behalf(Grant(TEAM)), pytest.raises(EngineTooOld):
         await backend.collections()
@@ -167,7 +167,7 @@ class Counted:
         self.taken.append((documents, size))
 
 
-async def test_what_the_engine_does_not_take_is_given_back(foreign: Foreign, client: HttpEngine) -> None:
+async def test_a_refused_submission_returns_its_quota(foreign: Foreign, client: HttpEngine) -> None:
     meter = Counted(10)
     with on_behalf(Grant(Access("ci"), meter=meter)):
         await list_tags(client)
@@ -201,16 +201,14 @@ async def cancelled(client: HttpEngine, begun: Callable[[], bool], meter: Counte
     await asyncio.wait([adding])
 
 
-async def test_what_had_not_left_when_a_call_is_cancelled_is_given_back(foreign: Foreign) -> None:
+async def test_a_call_cancelled_before_sending_returns_its_quota(foreign: Foreign) -> None:
     client, meter = HttpEngine(foreign.url, exchange=Unconnected()), Counted(10)
     await cancelled(client, lambda: bool(meter.taken), meter)
     assert meter.taken == [(1, 1), (-1, -1)]
     await client.close()
 
 
-async def test_what_had_left_when_a_call_is_cancelled_may_be_taken_and_counts(
-    foreign: Foreign, client: HttpEngine
-) -> None:
+async def test_a_call_cancelled_after_sending_keeps_its_quota(foreign: Foreign, client: HttpEngine) -> None:
     meter = Counted(10)
     foreign.answers.clear()
     await cancelled(client, lambda: "/api/v1/jobs" in [each.path for each in foreign.requests], meter)

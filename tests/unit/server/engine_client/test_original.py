@@ -52,7 +52,7 @@ async def test_a_file_comes_back_and_its_connection_serves_on(engine: HttpEngine
         assert (await engine.call(LIST_DOCUMENTS)).total == 1
 
 
-async def test_what_is_not_kept_is_a_refusal(engine: HttpEngine) -> None:
+async def test_a_missing_original_is_a_refusal(engine: HttpEngine) -> None:
     async with engine.original(document_with()) as content:
         with pytest.raises(Refused) as caught:
             await anext(content.blocks)
@@ -73,7 +73,7 @@ async def answering(serve: Serve, read_timeout: float = ANSWER_SECONDS) -> Async
         await client.close()
 
 
-async def test_what_nobody_takes_does_not_gather_in_memory() -> None:
+async def test_an_unread_original_does_not_accumulate_in_memory() -> None:
     """The engine is slowed down: a file may be larger than the limit of a response."""
     sent = 0
     blocks = MAX_ANSWER_BYTES // len(BLOCK) + 10
@@ -102,7 +102,7 @@ async def test_what_nobody_takes_does_not_gather_in_memory() -> None:
         assert received == sent == blocks * len(BLOCK)
 
 
-async def test_who_leaves_early_ends_the_transfer() -> None:
+async def test_leaving_early_ends_the_transfer_of_the_original() -> None:
     ended = asyncio.Event()
 
     async def endless() -> AsyncGenerator[bytes, None]:
@@ -130,7 +130,7 @@ async def test_who_leaves_early_ends_the_transfer() -> None:
     ],
     ids=["cut", "no file"],
 )
-async def test_what_is_not_the_file_is_a_fault(
+async def test_a_truncated_or_mistyped_original_is_a_fault(
     length: str, body: bytes, media_type: str, fault: type[EngineFault]
 ) -> None:
     async def serve(request: web.Request) -> web.StreamResponse:

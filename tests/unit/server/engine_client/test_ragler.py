@@ -202,7 +202,7 @@ class TestRateLimit:
 class TestRetries:
     @pytest.mark.parametrize("name", CALLS)
     @pytest.mark.parametrize("status", [502, 503, 504])
-    async def test_what_passes_is_waited_for(
+    async def test_transient_failures_of_the_backend_are_retried(
         self, tools: RaglerTools, backend: Backend, name: str, status: int
     ) -> None:
         backend.fails_once(PATHS[name], status)
@@ -212,13 +212,13 @@ class TestRetries:
 
 class TestReadiness:
     @pytest.mark.parametrize(("status", "ready"), [(200, True), (404, True), (401, True), (503, False)])
-    async def test_what_answers_and_does_not_say_otherwise_is_ready(
+    async def test_a_backend_is_ready_unless_its_probe_denies_it(
         self, tools: RaglerTools, backend: Backend, status: int, ready: bool
     ) -> None:
         backend.answers("/readyz", {}, status)
         assert await tools.services.ragler.reachable() is ready
         assert [asked.path for asked in backend.asked] == ["/readyz"]
 
-    async def test_nobody_is_not_ready(self, tmp_path: Path) -> None:
+    async def test_an_unreachable_backend_is_not_ready(self, tmp_path: Path) -> None:
         async with tools_before("http://127.0.0.1:1", tmp_path) as tools:
             assert not await tools.services.ragler.reachable()

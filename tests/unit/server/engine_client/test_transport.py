@@ -161,7 +161,7 @@ class TestReuse:
             await pool.exchange(Question())
             await eventually_async(lambda: not made.open, what="the end of the connection")
 
-    async def test_what_the_peer_closed_meanwhile_is_not_used(self) -> None:
+    async def test_connections_closed_by_the_peer_are_not_reused(self) -> None:
         lost: list[str] = []
         async with peer(ok) as made, pool_to(made, lambda: lost.append("lost")) as pool:
             await pool.exchange(Question())
@@ -186,7 +186,7 @@ class TestReuse:
             long.cancel()
             await asyncio.wait([long])
 
-    async def test_closing_ends_all_connections_and_what_is_on_its_way(self) -> None:
+    async def test_closing_the_pool_fails_pending_and_later_requests(self) -> None:
         async with peer(silent) as made, pool_to(made) as pool:
             asked = asyncio.create_task(pool.exchange(Question()))
             await eventually_async(lambda: made.heads, what="the request")

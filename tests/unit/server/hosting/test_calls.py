@@ -94,7 +94,7 @@ async def test_an_error_for_the_caller_is_a_warning_with_its_code(caplog: pytest
 @pytest.mark.parametrize(
     ("arguments", "parameter"), [({"query": 7}, "query"), ({"query": "q", "x": 1}, None)]
 )
-async def test_what_does_not_fit_is_logged_with_the_parameter(
+async def test_an_invalid_argument_is_logged_with_its_parameter(
     arguments: dict[str, Any], parameter: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     await calls(found).outcome("find_things", arguments, Call())

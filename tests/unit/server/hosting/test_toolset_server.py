@@ -82,7 +82,7 @@ def test_two_tools_of_one_name_are_refused_with_both_owners() -> None:
         combine([toolset("kb", "a"), toolset("extra", "a")])
 
 
-def test_nothing_to_show_is_refused() -> None:
+def test_mounting_no_toolset_is_refused() -> None:
     with pytest.raises(ValueError, match="no toolset"):
         mount([toolset("kb")], [])
     with pytest.raises(KeyError):

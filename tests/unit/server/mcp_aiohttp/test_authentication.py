@@ -181,7 +181,7 @@ async def test_an_address_that_guesses_waits_longer_and_longer() -> None:
     assert await status(tokens.require, request(f"Bearer {KEY}")) == 200
 
 
-async def test_who_was_let_in_before_is_let_in_while_a_neighbour_guesses() -> None:
+async def test_known_tokens_are_accepted_while_another_host_of_the_network_guesses() -> None:
     tokens = slowing(Clock())
     assert await status(tokens.require, request(f"Bearer {KEY}", peer="10.0.0.7")) == 200
     await guess(tokens, 12, peer="10.0.0.9")
@@ -294,7 +294,7 @@ def test_metadata_of_a_server_under_a_path_are_at_the_root_of_its_host() -> None
     assert resource.metadata("/mcp")["resource"] == "https://kb.example/base/mcp"
 
 
-async def test_what_the_authenticator_knows_arrives() -> None:
+async def test_the_identity_of_the_authenticator_is_returned() -> None:
     assert await protected().require(request("Bearer good")) == Identity("me", 7)
 
 

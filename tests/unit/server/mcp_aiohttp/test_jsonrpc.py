@@ -64,7 +64,7 @@ def test_a_message_with_a_result_or_an_error_is_a_reply(member: str) -> None:
         {"jsonrpc": "2.0", "id": {}, "method": "m"},
     ],
 )
-def test_what_is_no_message_is_an_invalid_request(value: object) -> None:
+def test_a_value_that_is_no_message_is_an_invalid_request(value: object) -> None:
     with pytest.raises(InvalidRequestError):
         as_message(value)
 
@@ -183,7 +183,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
         (b'{"a":[' + b"{}," * 100_000 + b"1]}", "more than 100000"),
     ],
 )
-def test_what_is_ambiguous_or_dangerous_is_refused(body: bytes, words: str) -> None:
+def test_ambiguous_json_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(ParseError) as caught:
         parse(body)
     assert words in str(caught.value)
@@ -271,13 +271,13 @@ def test_a_key_that_comes_twice_is_found_among_many(count: int, before: bytes) -
     "body",
     [b'{"a":1,"a":2}', b'{"a":":","\\u0061":2}', b'{"x":[{"a":9223372036854775808}]}', b"[" * 65 + b"]" * 65],
 )
-def test_what_a_short_body_must_not_hold_a_long_one_must_not(body: bytes) -> None:
+def test_ambiguous_json_is_refused_in_long_bodies(body: bytes) -> None:
     with pytest.raises(ParseError):
         parse(LONG + body)
 
 
 @pytest.mark.parametrize("body", [b"[" + b'"a",' * 30_000 + b'"a"]', pairs(30_000, twice=False)])
-def test_what_holds_many_values_is_left_to_the_careful_reader(
+def test_bodies_with_many_values_are_read_by_the_careful_reader(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checking msgspec's result would take many times as long as reading it."""

@@ -83,7 +83,9 @@ async def test_a_bad_one_is_not(verifier: TokenVerifier, issuer: Issuer, bad: Ba
         {"scope": "openid kb:read"},
     ],
 )
-async def test_what_others_write_is_read(verifier: TokenVerifier, issuer: Issuer, changed: Any) -> None:
+async def test_tokens_of_other_issuers_forms_are_accepted(
+    verifier: TokenVerifier, issuer: Issuer, changed: Any
+) -> None:
     if "exp" in changed:
         changed = {"exp": int(time.time()) + changed["exp"]}
     assert (await access(verifier, issuer.token(**changed))).rights == {"read"}
@@ -162,7 +164,7 @@ async def test_a_withdrawn_key_signs_nothing_after_ten_minutes(
         await verifier.identity(issuer.token(sub="bob"))
 
 
-async def test_what_was_found_of_a_token_is_kept_a_minute(issuer: Issuer, clock: Clock) -> None:
+async def test_the_result_of_a_token_is_cached_for_a_minute(issuer: Issuer, clock: Clock) -> None:
     clock.now = time.time()
     verifier = TokenVerifier(
         issuer.url, lambda: [AUDIENCE], SCOPES, keys=IssuerKeys(issuer.url, suits, clock), clock=clock

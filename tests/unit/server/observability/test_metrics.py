@@ -70,7 +70,7 @@ def counters_of(tmp_path: Path) -> Iterator[Callable[[int], MmapCounters]]:
         yield lambda slot: stack.enter_context(closing(MmapCounters(tmp_path, slot)))
 
 
-def test_what_two_workers_count_is_summed(counters_of: Callable[[int], MmapCounters]) -> None:
+def test_counters_of_two_workers_are_summed(counters_of: Callable[[int], MmapCounters]) -> None:
     one, two = counters_of(0), counters_of(1)
     one.add(("a", "x"), 1)
     two.add(("a", "x"), 2.5)

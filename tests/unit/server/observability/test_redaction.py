@@ -40,7 +40,7 @@ from kb_server.observability.redaction import MAX_CHARS, STRUCK, sanitised
         ("the 5 rules of 2024", "the 5 rules of 2024"),
     ],
 )
-def test_what_tells_of_a_person_is_struck_out(query: str, logged: str) -> None:
+def test_personal_data_in_a_query_is_redacted(query: str, logged: str) -> None:
     assert sanitised(query) == logged
 
 
@@ -77,12 +77,12 @@ def test_the_cost_of_a_query_does_not_grow_with_its_length(
 
 
 @given(st.integers(0, 1_010), st.sampled_from(["anna.meier@company.com", "0171 123 45 67", "1234 5678 9012"]))
-def test_nothing_of_an_address_or_a_number_is_logged_where_reading_ends(before: int, secret: str) -> None:
+def test_addresses_and_numbers_at_the_end_of_the_read_text_are_redacted(before: int, secret: str) -> None:
     """Redacted words leave room in the log for later ones."""
     filling = ("x" * 30 + " ") * 40
     logged = sanitised(f"{filling[:before]} {secret} {filling}")
     assert set(logged.rstrip("…").replace(STRUCK, "").split()) <= {"x" * count for count in range(25)}
 
 
-def test_a_query_whose_words_are_all_struck_out_shows_that_it_goes_on() -> None:
+def test_a_long_redacted_query_ends_with_an_ellipsis() -> None:
     assert sanitised("x" * 2_000) == f"{STRUCK}…"

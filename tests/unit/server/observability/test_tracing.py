@@ -103,7 +103,7 @@ async def test_the_engine_is_told_where_the_call_stands(spans: InMemorySpanExpor
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-User-Role: admin", "\ud800", "é", " ", "x" * 513])
-def test_what_is_no_header_is_not_sent_on(spans: InMemorySpanExporter, value: str) -> None:
+def test_invalid_trace_headers_are_not_forwarded(spans: InMemorySpanExporter, value: str) -> None:
     """`tools/cancel` makes no span, so its header values would reach the engine unchanged."""
     assert spans.get_finished_spans() == ()
     assert new_call({"traceparent": value, "tracestate": "a=1"}, Caller()).trace == {"tracestate": "a=1"}

@@ -53,7 +53,7 @@ def test_a_session_is_of_one_key_and_of_every_worker_that_has_it(sessions: Sessi
     assert Sessions(ring(""), now=lambda: 1_000.0).grant(session) is None
 
 
-def test_where_no_key_is_needed_everybody_has_one_until_one_is() -> None:
+def test_sessions_without_a_key_end_once_a_key_is_set() -> None:
     session = Sessions(ring(""), now=lambda: 1_000.0).begin()
     assert Sessions(ring(""), now=lambda: 1_000.0).grant(session) == EVERYBODY
     assert Sessions(ring(), now=lambda: 1_000.0).grant(session) is None
@@ -74,7 +74,7 @@ def test_sessions_of_anybody_are_of_one_server() -> None:
 
 
 @pytest.mark.parametrize("forged", ["", ".", "..", "9999999999.00.", "a.b.c", "9" * 5_000, "é.ü.ß", "\udcff"])
-def test_what_is_no_session_is_none(sessions: Sessions, forged: str) -> None:
+def test_a_forged_session_grants_nothing(sessions: Sessions, forged: str) -> None:
     assert sessions.grant(forged) is None
     assert sessions.grant(f"{forged}.KB_MCP_API_KEY.x") is None
     assert Sessions(ring("")).grant(forged) is None

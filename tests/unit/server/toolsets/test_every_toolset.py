@@ -21,7 +21,7 @@ def toolset(request: pytest.FixtureRequest) -> Toolset:
 
 
 @pytest.mark.requirement("N3")
-def test_schemas_are_portable_and_closed_and_say_what_each_parameter_is(toolset: Toolset) -> None:
+def test_schemas_are_portable_closed_and_describe_each_parameter(toolset: Toolset) -> None:
     """An object at the root, no references, no unions."""
     for tool in toolset.tools:
         schema = input_schema(tool.arguments)

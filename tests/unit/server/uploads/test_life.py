@@ -47,7 +47,7 @@ class TestFullDisk:
 class TestMany:
     """A busy server has hundreds of finished uploads, kept as long as a finish may be repeated."""
 
-    async def test_those_that_are_done_are_not_looked_through_again(
+    async def test_finished_uploads_are_not_read_again_by_sweeps(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Neither a start nor a sweep reads them again, because such work would grow without limit."""
@@ -113,7 +113,7 @@ class TestTime:
 
 
 class TestWorkers:
-    async def test_what_one_worker_started_another_finishes(self, desk: Desk) -> None:
+    async def test_an_upload_started_by_one_worker_is_finished_by_another(self, desk: Desk) -> None:
         upload_id = await desk.start(6)
         async with desk.another("one") as second:
             await second.uploads.chunk(upload_id, 0, encoded(b"abc"))
@@ -129,7 +129,7 @@ class TestWorkers:
             with pytest.raises(UploadError, match="room"):
                 await desk.start(1_000, caller="three")
 
-    async def test_what_a_worker_that_died_wrote_of_a_body_is_cleared_away(self, desk: Desk) -> None:
+    async def test_unfinished_bodies_of_a_dead_worker_are_removed(self, desk: Desk) -> None:
         new = NewUpload("a.txt", 1_000, ["collection:documents"], "collection:documents")
         started = await desk.uploads.start(new, "me")
         staging = desk.uploads._staging
@@ -200,7 +200,7 @@ async def test_a_file_that_is_there_already_is_not_written_over(tmp_path: Path) 
     assert (tmp_path / "file").read_bytes() == b"another's"
 
 
-async def test_who_is_cancelled_twice_leaves_only_when_the_thread_is_done(tmp_path: Path) -> None:
+async def test_a_write_cancelled_twice_waits_for_its_thread(tmp_path: Path) -> None:
     """Otherwise the thread would create the removed file again."""
     path, writing, go_on = tmp_path / "file", threading.Event(), threading.Event()
     before = descriptors()

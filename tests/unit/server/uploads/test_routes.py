@@ -276,7 +276,7 @@ async def test_a_body_that_outgrows_the_room_is_refused_and_can_be_sent_again(si
     assert (await site.put(started.token, blocks(bytes(2 << 20))))[0] == 201
 
 
-async def test_what_was_uploaded_cannot_be_read_back(site: Site) -> None:
+async def test_an_upload_address_accepts_no_other_methods(site: Site) -> None:
     """Preflight requests are refused too; the error names the allowed methods and the likely intent."""
     started = await site.start(3)
     for method in ("GET", "POST", "OPTIONS"):

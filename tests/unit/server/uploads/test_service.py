@@ -50,7 +50,7 @@ class TestStart:
             await desk.start(size)
         assert refused.value.code == code
 
-    async def test_what_is_only_announced_keeps_nobody_out(self, desk: Desk) -> None:
+    async def test_announced_uploads_without_bytes_take_no_room(self, desk: Desk) -> None:
         for _ in range(10):
             await desk.start(1_000)
         await desk.sent(bytes(1_000), caller="somebody else")
@@ -179,7 +179,9 @@ class TestChunk:
             "\ud800",
         ],
     )
-    async def test_what_is_not_strict_base64_is_refused_and_nothing_kept(self, desk: Desk, data: str) -> None:
+    async def test_a_chunk_that_is_not_strict_base64_is_refused_and_not_stored(
+        self, desk: Desk, data: str
+    ) -> None:
         """A lenient decoder would store a different file."""
         upload_id = await desk.start(6)
         before = desk.files()
@@ -417,7 +419,7 @@ class TestFinish:
 
 
 class TestAbort:
-    async def test_nothing_of_it_is_left(self, desk: Desk) -> None:
+    async def test_an_aborted_upload_leaves_no_files(self, desk: Desk) -> None:
         upload_id = await desk.start(1_000)
         await desk.send(upload_id, bytes(900))
         assert (await desk.uploads.abort(upload_id)).id == upload_id

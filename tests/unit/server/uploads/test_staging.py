@@ -94,7 +94,7 @@ def test_without_a_staging_folder_there_is_nothing_to_remove(tmp_path: Path) -> 
     assert remove_dead(tmp_path / "missing") == []
 
 
-def test_who_waits_for_an_upload_that_becomes_done_meanwhile_finds_it(
+def test_waiting_for_the_lock_finds_an_upload_finished_meanwhile(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(staging)
@@ -155,7 +155,7 @@ def test_a_folder_half_removed_by_another_server_is_whole_when_it_is_open(
     staging.close()
 
 
-def test_who_waits_for_an_upload_that_is_removed_leaves_nothing_in_its_place(
+def test_waiting_for_the_lock_of_a_removed_upload_leaves_no_files(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This includes the lock file, which would never be removed."""
@@ -231,7 +231,7 @@ def test_looking_at_the_state_leaves_no_lock(staging: Staging) -> None:
 
 
 @pytest.mark.parametrize("upload_id", ["", "..", "../one", ".", ID.upper(), ID + "/..", "x" * 5_000, "\x00"])
-def test_what_is_no_id_is_never_a_path(staging: Staging, upload_id: str) -> None:
+def test_an_invalid_upload_id_is_never_used_as_a_path(staging: Staging, upload_id: str) -> None:
     with pytest.raises(UploadError) as refused:
         staging.with_entry(upload_id, lambda _entry: pytest.fail("it was opened"))
     assert refused.value.code == "upload_not_found"
@@ -261,7 +261,7 @@ def test_a_token_is_kept_only_as_its_hash(staging: Staging) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "..", "\x00", "\ud800", "x" * 10_000])
-def test_another_token_opens_nothing(staging: Staging, token: str) -> None:
+def test_an_unknown_upload_token_is_not_found(staging: Staging, token: str) -> None:
     add(staging)
     with pytest.raises(UploadError) as refused:
         staging.by_token(token)

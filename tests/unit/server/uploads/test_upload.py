@@ -119,7 +119,7 @@ WIDE_GAP = {"missing": list(range(100)), "missing_total": MAX_CHUNKS - 1}
         (partial(check_body, UNSIZED, Staged(), 10), "contradiction", "kb_upload_chunk", {}),
     ],
 )
-def test_what_does_not_fit_the_upload_is_refused_with_what_helps(
+def test_a_chunk_that_does_not_fit_the_upload_is_refused_with_details(
     check: Callable[[], object], code: str, words: str, details: dict[str, Any]
 ) -> None:
     with pytest.raises(UploadError, match=words) as refused:
@@ -140,7 +140,7 @@ def test_each_of_three_says_where_a_file_of_unknown_size_ends(end: End) -> None:
 
 
 @pytest.mark.parametrize("state", [State.FINISHING, State.DONE])
-def test_what_is_not_open_is_not_changed_and_says_why(state: State) -> None:
+def test_an_upload_that_is_not_open_is_refused_with_its_state(state: State) -> None:
     check_open(State.OPEN, "id")
     with pytest.raises(UploadError) as refused:
         check_open(state, "id")
@@ -193,7 +193,7 @@ def test_a_bare_name_is_taken(name: str) -> None:
         "\ud800",
     ],
 )
-def test_what_is_no_bare_name_is_refused(name: str) -> None:
+def test_a_filename_with_a_folder_or_control_characters_is_refused(name: str) -> None:
     with pytest.raises(UploadError, match="filename takes") as refused:
         check_filename(name)
     assert refused.value.details["parameter"] == "filename"
@@ -237,7 +237,7 @@ def test_a_sha256_is_compared_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "abc", "g" * 64, "a" * 63, "a" * 65, "a" * 64 + "\n"])
-def test_another_sha256_is_refused(value: str) -> None:
+def test_a_malformed_sha256_is_refused(value: str) -> None:
     with pytest.raises(UploadError, match="64 hexadecimal"):
         check_sha256(value)
 

@@ -28,7 +28,7 @@ def values(path: Path) -> dict[str, list[int]]:
     return {name: array.tolist() for name, array in file.arrays.items()}
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_arrays_and_attributes_are_read_as_written(tmp_path: Path) -> None:
     file = ArrayFile(written(tmp_path / "file"), "test", 1, DTYPES)
     assert file.attributes == {"by": "a test"}
     assert {name: array.tolist() for name, array in file.arrays.items()} == {
@@ -82,7 +82,7 @@ def test_a_damaged_byte_is_noticed_or_lies_between_the_sections(tmp_path: Path) 
         ("test", 1, DTYPES | {"small": "|i1"}, "its sections are not those of test 1"),
     ],
 )
-def test_another_kind_of_file_is_refused(
+def test_a_file_of_another_kind_version_or_type_is_refused(
     tmp_path: Path, kind: str, version: int, dtypes: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(UnreadableIndexFile, match=reason):

@@ -106,7 +106,7 @@ def test_a_state_does_not_change(small_tails: None) -> None:
     assert ids(index.state) == list(range(200, 210))
 
 
-def test_what_was_staged_and_not_published_was_never_there() -> None:
+def test_staged_changes_that_are_not_published_have_no_effect() -> None:
     """A rolled-back transaction leaves neither rows nor words, and its ids may be reused."""
     index = index_of(Changes(added=[batch(1, 1, 2)]))
     index.stage(Changes(added=[batch(2, 3, 4)]))

@@ -19,7 +19,15 @@ from kb_engine.index import score
 from kb_engine.index.embedded import selection
 from kb_engine.index.embedded import vectors as embedded_vectors
 from kb_engine.index.embedded.selection import RECOUNT_ROWS, Originals, Segment, WordScores, select
-from kb_engine.index.embedded.vectors import QuantisedVectors, quantise
+from kb_engine.index.embedded.vectors import (
+    SHARED_FROM,
+    SHARED_UP_TO,
+    QuantisedVectors,
+    Turn,
+    Turns,
+    quantise,
+    quantise_query,
+)
 from kb_engine.index.port import Candidates, Ids, IndexQuery, Scoring, Vectors
 
 REACH = 8.0
@@ -57,10 +65,12 @@ def selected(
     originals: Originals | None = None,
     scanner: Executor | None = None,
     recount: int = RECOUNT_ROWS,
+    segments: Sequence[Segment] | None = None,
+    turn: Turn | None = None,
 ) -> Candidates:
     """Return the selection among the rows of several segments, with chunks numbered from 1."""
     parts = [slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, len(vectors)], strict=True)]
-    segments = [
+    segments = segments or [
         Segment(
             np.arange(part.start + 1, part.stop + 1),
             quantise(vectors[part]),
@@ -73,7 +83,7 @@ def selected(
         assert bm25 is not None
         return WordScores([bm25[part].astype(np.float64) for part in parts], REACH)
 
-    return select(segments, words, query, originals or originals_of(vectors), scanner, recount)
+    return select(segments, words, query, originals or originals_of(vectors), scanner, recount, turn)
 
 
 def originals_of(vectors: Vectors) -> Originals:
@@ -154,6 +164,45 @@ def test_blocks_threads_and_a_full_pool_change_nothing(
             assert (list(found.best), found.total) == (list(expected.best), expected.total), kind
 
 
+@given(
+    kind=st.sampled_from(KINDS),
+    count=st.integers(1, 400),
+    others=st.integers(0, 10),
+    filtered=st.none() | st.integers(0, 10),
+    seed=st.integers(0, 2**32),
+)
+def test_searches_that_share_a_scan_find_what_they_find_alone(
+    kind: str, count: int, others: int, filtered: int | None, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    vectors = rows_of(kind, count, 16, random)
+    bm25 = random.integers(0, 3, count).astype(np.float32)
+    segments = [Segment(np.arange(1, count + 1), quantise(vectors))]
+    turns, searches = Turns(), rows_of("spread", others + 1, 16, random)
+    waiting = [
+        turns.join(None if number == filtered else quantise_query(vector))
+        for number, vector in enumerate(searches)
+    ]
+    turns.leave(waiting[0])
+    gone = waiting[1:][-1:] if seed % 2 else []  # cancelled after the first scan
+    for number, (turn, vector) in enumerate(zip(waiting, searches, strict=True)):
+        if number == 1 and filtered is None:
+            shared = min(others, SHARED_UP_TO - 1)
+            assert [bool(each.ready) for each in waiting[1:]] == [
+                shared >= SHARED_FROM - 1 and place < shared for place in range(others)
+            ]
+            for each in gone:
+                turns.leave(each)
+        if turn in gone:
+            continue
+        turns.leave(turn)
+        query = IndexQuery("", "hybrid", vector, SCORING, 10)
+        found = selected(vectors, bm25, None, query, segments=segments, turn=turn)
+        assert found == selected(vectors, bm25, None, query, segments=segments)
+        assert not turn.ready
+    assert filtered is not None or gone or turns.waiting == ()
+
+
 def test_a_search_that_fails_leaves_nothing_to_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(embedded_vectors, "BESIDE_ROWS", 0)
@@ -175,7 +224,7 @@ def test_a_search_that_fails_leaves_nothing_to_scan(monkeypatch: pytest.MonkeyPa
     multiply.assert_not_called()
 
 
-def test_what_fails_ahead_fails_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_scan_on_a_thread_fails_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_vectors, "BESIDE_ROWS", 0)
     vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
 
@@ -214,7 +263,7 @@ def test_a_total_that_would_cost_too_much_is_a_lower_bound() -> None:
     assert list(found.best) == list(expected.best)
 
 
-def test_nothing_allowed_finds_nothing() -> None:
+def test_an_empty_selection_has_no_results() -> None:
     vectors = rows_of("spread", 10, 16, np.random.default_rng(0))
     query = IndexQuery("", "vector", vectors[0], SCORING, 10)
     for some in (vectors[:0], vectors):

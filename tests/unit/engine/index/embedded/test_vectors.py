@@ -63,7 +63,7 @@ def test_the_bound_of_unit_vectors_is_small() -> None:
     assert finer.max() < 0.6 * errors.max()
 
 
-def test_some_rows_get_what_they_get_among_all() -> None:
+def test_cosines_of_selected_rows_equal_those_of_all_rows() -> None:
     quantised, query = quantise(unit(5_000, 16)), quantise_query(unit(1, 16, seed=1)[0])
     found, errors = quantised.cosines(query, EVERY), quantised.errors(query, EVERY)
     for rows in (np.array([4_999, 7, 7]), np.array([3]), np.array([], np.intp)):
@@ -77,6 +77,6 @@ def test_some_rows_get_what_they_get_among_all() -> None:
     [[[0.0, np.nan]], [[np.inf, 0.0]], [[2 * LARGEST]], [0.5, 0.5], [[]]],
     ids=["nan", "infinite", "too large", "no matrix", "no dimensions"],
 )
-def test_what_has_no_bound_is_refused(vectors: object) -> None:
+def test_vectors_that_are_not_finite_are_refused(vectors: object) -> None:
     with pytest.raises(ValueError, match="vector"):
         quantise(np.array(vectors, np.float32))

@@ -62,7 +62,7 @@ def test_the_rows_that_pass_are_those_whose_texts_pass(narrow: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(word_order, "NARROW", narrow)
-        patch.setattr(tail, "NARROW", narrow)
+        patch.setattr(tail, "_AT_ONCE", 10 * narrow)
         patch.setattr(word_order, "_COMPARED", 2)
         check()
 

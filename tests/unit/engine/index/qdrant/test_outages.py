@@ -80,7 +80,7 @@ async def test_each_call_says_so(index: QdrantIndex, server: QdrantServer, fault
             await call()
 
 
-async def test_nobody_listens(server: QdrantServer) -> None:
+async def test_an_unreachable_qdrant_is_reported_with_its_address(server: QdrantServer) -> None:
     index = server.index(url="http://127.0.0.1:9")
     with pytest.raises(IndexUnavailable, match=r"Qdrant at http://127.0.0.1:9 cannot be reached"):
         await index.generation()

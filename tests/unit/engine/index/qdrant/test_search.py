@@ -60,7 +60,9 @@ def documents(seed: int, count: int = 60) -> list[IndexedDocument]:
 
 @pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_is_called_exact_is(index: QdrantIndex, seed: int) -> None:
+async def test_results_marked_exact_equal_those_of_an_exhaustive_search(
+    index: QdrantIndex, seed: int
+) -> None:
     """Compared with an index that scores every chunk."""
     reference = RemoteIndex(Server())
     await reference.create(8)
@@ -113,7 +115,9 @@ async def test_a_total_of_many_near_chunks_is_a_lower_bound(index: QdrantIndex) 
 
 
 @pytest.mark.parametrize("mode", ["fts", "vector", "hybrid"])
-async def test_what_a_graph_found_is_not_called_exact(server: QdrantServer, mode: m.Mode) -> None:
+async def test_results_of_an_approximate_search_are_not_marked_exact(
+    server: QdrantServer, mode: m.Mode
+) -> None:
     index = server.index(exact_up_to=0)
     await index.create(8)
     await index.apply(Changes(upserts=documents(0)), 1)

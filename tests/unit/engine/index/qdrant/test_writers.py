@@ -75,7 +75,7 @@ async def test_an_index_of_an_earlier_analyser_is_rebuilt(
     await index.close()
 
 
-async def test_who_died_while_it_wrote_is_followed_by_another(
+async def test_another_engine_takes_over_from_a_dead_writer(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mark, "LEASE", 0.01)
@@ -87,7 +87,7 @@ async def test_who_died_while_it_wrote_is_followed_by_another(
         assert await living.stats() == IndexStats(1, 1, 2)
 
 
-async def test_who_ends_in_order_keeps_nobody_waiting(
+async def test_a_closed_writer_releases_the_lease_at_once(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also during the creation of the index, which another engine then starts again."""
@@ -103,7 +103,7 @@ async def test_who_ends_in_order_keeps_nobody_waiting(
     await other.close()
 
 
-async def test_who_was_taken_for_dead_has_the_index_made_again(
+async def test_a_writer_whose_lease_was_taken_over_causes_a_rebuild(
     server: QdrantServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have written a document older than the one it replaced."""
@@ -155,7 +155,7 @@ async def test_only_one_of_two_makes_the_index(server: QdrantServer) -> None:
     await second.close()
 
 
-async def test_who_waited_for_another_to_make_the_index_does_not_make_it_again(server: QdrantServer) -> None:
+async def test_an_engine_that_waited_for_the_creation_does_not_create_again(server: QdrantServer) -> None:
     first, second = server.index(), server.index()
     await second.generation()
     await first.create(8)

@@ -133,7 +133,7 @@ async def test_a_citation_of_kb_search_is_checked(engine: SimulatedEngine, tools
     assert (gone["citation_status"], "id" in gone) == ("gone", False)
 
 
-async def test_what_is_no_citation_says_what_to_hand_back(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_an_invalid_citation_is_refused_with_advice(engine: SimulatedEngine, tools: ToolCaller) -> None:
     refused = await tools.refused("kb_get", citation="[1]")
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "citation")
     assert "exactly as kb_search returned it" in refused["message"]

@@ -64,7 +64,7 @@ async def test_an_edit_leaves_the_rest(
         ({"old": "concise\n\n## Tables\n", "new": "x" * m.MAX_NOTE_CHARS}, "invalid_parameter"),
     ],
 )
-async def test_what_does_not_fit_changes_nothing(
+async def test_a_refused_edit_leaves_the_note_unchanged(
     engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], error: str
 ) -> None:
     engine.add(text=NOTE)
@@ -90,7 +90,7 @@ async def test_a_lost_race_with_a_version_says_what_stands_there_now(
     assert (refused["current_version"], refused["current_text"]) == (2, NOTE)
 
 
-async def test_many_who_append_at_once_lose_nothing(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_concurrent_appends_are_all_kept(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """Appends through one server do not conflict: each succeeds at its first attempt."""
     engine.add(text="begin")
     lines = [f"line {number}" for number in range(20)]
@@ -183,7 +183,7 @@ MARKDOWN = st.builds(lambda lines, end: end.join(lines), LINES, st.sampled_from(
 
 
 @given(MARKDOWN, MARKDOWN, MARKDOWN)
-def test_a_section_keeps_what_is_before_and_behind_it(before: str, old: str, behind: str) -> None:
+def test_replacing_a_section_keeps_the_text_before_and_after_it(before: str, old: str, behind: str) -> None:
     """Sections depend on the whole text: `old` may open a fence that covers a part of `behind`."""
     text = f"{before}\n\n# Section\n{old}\n\n{behind}"
     there = list(headings(text))

@@ -37,7 +37,7 @@ async def test_one_caller_is_one_voice(engine: SimulatedEngine, tools: ToolCalle
         ({"document_id": 1, "signal": "great"}, "invalid_parameter"),
     ],
 )
-async def test_what_does_not_fit_is_refused(
+async def test_invalid_feedback_is_refused(
     engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], error: str
 ) -> None:
     engine.add()

@@ -53,14 +53,16 @@ async def test_a_deleted_document_is_brought_back(engine: SimulatedEngine, tools
     assert (await tools.ok("kb_history"))["total"] == 1
 
 
-async def test_what_was_purged_is_gone(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_a_purged_document_has_no_versions(engine: SimulatedEngine, tools: ToolCaller) -> None:
     engine.add(text="secret")
     await tools.ok("kb_delete", document_id=1, purge=True)
     assert (await tools.ok("kb_history"))["versions"] == []
     assert (await tools.refused("kb_restore", document_id=1))["error"] == "document_not_found"
 
 
-async def test_what_is_not_kept_says_what_is(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_a_missing_version_is_refused_with_the_kept_versions(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     engine.add(text="granite")
     nothing = await tools.refused("kb_restore", document_id=1)
     assert (nothing["error"], nothing["document_id"]) == ("version_not_found", 1)

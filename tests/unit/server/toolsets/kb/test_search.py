@@ -168,7 +168,7 @@ async def test_a_result_has_text_score_document_and_tags(engine: SimulatedEngine
     }
 
 
-async def test_what_is_told_of_a_document_stands_with_its_first_passage(
+async def test_document_members_stand_with_the_first_passage_only(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     document = engine.add("collection:memory", source_path="a.md", metadata={"author": "A"})
@@ -216,7 +216,9 @@ async def test_a_repair_that_fails_does_not_spoil_the_search(
     assert len((await tools.ok("kb_search", query="x"))["results"]) == 1
 
 
-async def test_what_was_collapsed_is_named(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_collapsed_duplicates_and_merged_neighbours_are_listed(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     """Merged neighbours come with their texts, even if no neighbours were requested."""
     merged = msgspec.structs.replace(
         result_of(engine.add(), chunk_with(index=3)),
@@ -237,7 +239,7 @@ async def test_weak_results_come_with_a_hint(engine: SimulatedEngine, tools: Too
     assert "variant phrasings" in answer["hint"]
 
 
-async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_results_omitted_by_max_chars_are_counted(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """Also if the engine exceeds the limit, by the same rule."""
     document = engine.add()
     respond(tools, *(result_of(document, chunk_with(index=index, text="x" * 60)) for index in range(5)))
@@ -267,7 +269,7 @@ async def test_a_total_that_was_not_counted_to_its_end_is_told(
     assert "70 is the minimum number of matches" in (await tools.ok("kb_search", query="x"))["hint"]
 
 
-async def test_what_could_not_be_searched_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_an_incomplete_search_has_a_hint(engine: SimulatedEngine, tools: ToolCaller) -> None:
     respond(tools, result_of(engine.add()), incomplete="2 passages have no vector.")
     assert "Incomplete: 2 passages have no vector." in (await tools.ok("kb_search", query="x"))["hint"]
 
@@ -308,7 +310,7 @@ async def test_an_engines_refusal_is_passed_on_with_its_parameter(
     assert all(name in refused["message"] for name in arguments)
 
 
-async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
+async def test_an_empty_search_names_each_filter_that_was_set(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     """Each set filter may be the reason; unset filters are not listed."""
@@ -333,7 +335,7 @@ async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
     assert "kb_status" in (await tools.ok("kb_search", query="x"))["hint"]
 
 
-async def test_where_there_is_no_such_collection_those_that_there_are_are_named(
+async def test_a_search_in_a_missing_collection_lists_the_collections(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     none = (await tools.ok("kb_search", query="x", collection="memories"))["hint"]
@@ -346,16 +348,14 @@ async def test_where_there_is_no_such_collection_those_that_there_are_are_named(
     assert "There is no" not in hint
 
 
-async def test_where_nothing_is_found_while_jobs_are_pending_the_hint_says_so(
-    engine: SimulatedEngine, tools: ToolCaller
-) -> None:
+async def test_an_empty_search_mentions_pending_jobs(engine: SimulatedEngine, tools: ToolCaller) -> None:
     engine.state.policy = Stuck()
     await tools.ok("kb_addnote", text="granite", wait_seconds=0)
     hint = (await tools.ok("kb_search", query="granite"))["hint"]
     assert "1 job is not done yet: their documents are found once they have completed (kb_jobs)." in hint
 
 
-async def test_where_nothing_holds_a_phrase_the_hint_says_so(tools: ToolCaller) -> None:
+async def test_an_empty_search_for_a_phrase_suggests_a_search_without_it(tools: ToolCaller) -> None:
     for query in ('"old mine"', "granite -copper"):
         hint = (await tools.ok("kb_search", query=query))["hint"]
         assert hint.startswith("Nothing found with quotation marks or a minus in query: search without them")

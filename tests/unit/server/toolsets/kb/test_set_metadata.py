@@ -16,7 +16,9 @@ async def test_metadata_are_replaced_whole(engine: SimulatedEngine, tools: ToolC
     assert engine.document().metadata == {"source_type": "wiki"}
 
 
-async def test_what_somebody_else_changed_is_not_lost(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_a_concurrent_change_of_metadata_is_a_version_conflict(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     engine.add(metadata={"author": "Ann"})
     await tools.ok("kb_set_metadata", document_id=1, metadata={}, expected_version=1)
     refused = await tools.refused(
@@ -34,7 +36,7 @@ async def test_what_somebody_else_changed_is_not_lost(engine: SimulatedEngine, t
         ({"document_id": 1, "metadata": {"text": "a" * 65_536}}, "invalid_parameter"),
     ],
 )
-async def test_what_does_not_fit_is_refused(
+async def test_invalid_metadata_is_refused(
     engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, object], error: str
 ) -> None:
     engine.add(metadata={"author": "Ann"})

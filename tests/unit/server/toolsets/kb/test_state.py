@@ -14,7 +14,7 @@ from tests.support.simulated_engine import SimulatedEngine
 
 
 @pytest.mark.requirement("K51", "K52", "E9")
-async def test_it_tells_how_the_engine_is(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_kb_status_has_the_state_of_the_engine(engine: SimulatedEngine, tools: ToolCaller) -> None:
     engine.add("collection:memory")
     engine.add("collection:workspace", "a tag")
     answer = await tools.ok("kb_status")
@@ -29,7 +29,9 @@ async def test_it_tells_how_the_engine_is(engine: SimulatedEngine, tools: ToolCa
     assert answer["issues"] == []
 
 
-async def test_it_names_fifty_collections_and_counts_all(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_kb_status_lists_fifty_collections_and_counts_all(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     for number in range(60):
         engine.add(f"collection:c{number:02}")
     answer = await tools.ok("kb_status")

@@ -179,7 +179,9 @@ async def test_the_text_is_replaced_in_place(engine: SimulatedEngine, tools: Too
     assert (answer["job_id"], answer["hint"]) == (None, "")
 
 
-async def test_what_takes_longer_is_told_with_its_job(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_an_update_that_takes_longer_returns_its_job(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     engine.state.policy = Stuck(step=QUEUED)
     engine.add("collection:memory", "feedback")
     answer = await tools.ok("kb_update_note", document_id=1, text="x")
@@ -235,7 +237,9 @@ async def test_a_pdf_is_refused(engine: SimulatedEngine, tools: ToolCaller) -> N
     assert "only notes can be updated" in refused["message"]
 
 
-async def test_another_version_than_expected_is_refused(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_an_update_of_an_unexpected_version_is_refused(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     engine.add("collection:memory")
     engine.edit()
     engine.edit(title="Edited twice")
@@ -400,7 +404,7 @@ async def test_an_engine_that_fails_at_the_finish_is_told_and_the_file_kept(
 @pytest.mark.parametrize(
     ("filename", "code"), [("setup.exe", "unsupported_format"), ('a";b.pdf', "invalid_parameter")]
 )
-async def test_what_the_engine_would_refuse_is_refused_before_it_is_sent(
+async def test_an_upload_of_an_unsupported_file_is_refused_at_its_start(
     tools: ToolCaller, tmp_path: Path, filename: str, code: str
 ) -> None:
     refused = await tools.refused("kb_upload_start", filename=filename, total_size=100_000_000)

@@ -123,7 +123,7 @@ async def test_arguments_that_do_not_fit_are_refused_by_the_parameters_name(
         ),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_before_anything_is_sent_or_kept(
+async def test_invalid_arguments_are_refused_before_the_engine_is_called(
     engine: SimulatedEngine,
     tools: ToolCaller,
     tmp_path: Path,
@@ -162,7 +162,7 @@ async def test_what_cannot_be_meant_is_refused_before_anything_is_sent_or_kept(
         ("kb_upload_finish", {"upload_id": UNKNOWN}, "upload_not_found", "kb_upload_start"),
     ],
 )
-async def test_what_is_not_there_is_not_found(
+async def test_an_unknown_id_is_not_found(
     tools: ToolCaller, tool: str, arguments: dict[str, Any], code: str, words: str
 ) -> None:
     refused = await tools.refused(tool, **arguments)

@@ -70,7 +70,7 @@ async def test_metadata_goes_with_the_document(knowledge: Knowledge) -> None:
 
 
 @pytest.mark.requirement("N14", "N15", "N90")
-async def test_another_format_is_refused_whether_or_not_the_file_exists(knowledge: Knowledge) -> None:
+async def test_an_unsupported_format_is_refused_by_the_file_name(knowledge: Knowledge) -> None:
     """By the name alone, with the accepted formats; the folder is not checked either."""
     refused = await knowledge.refused("knowledge-add", file_path="/test/doc.xyz")
     assert refused == {
@@ -142,9 +142,7 @@ async def test_forced_ocr_is_asked_of_the_engine(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N8")
 @pytest.mark.parametrize("name", ["a.html", "a.docx", "a.pptx", "a.xlsx", "a.svg"])
-async def test_where_ocr_does_not_apply_the_answer_says_so_and_goes_on(
-    knowledge: Knowledge, name: str
-) -> None:
+async def test_force_ocr_is_ignored_with_a_message_for_text_formats(knowledge: Knowledge, name: str) -> None:
     answer = await knowledge.ok("knowledge-add", file_path=knowledge.file(name, b"x"), force_ocr=True)
     label = name.partition(".")[2].upper()
     assert answer["message"] == (
@@ -259,7 +257,7 @@ async def test_a_job_that_cannot_be_followed_is_still_told(knowledge: Knowledge)
     assert "it cannot be followed" in told["message"]
 
 
-async def test_what_the_engine_refuses_is_told_in_its_words(knowledge: Knowledge) -> None:
+async def test_a_refusal_by_the_engine_keeps_its_error_code(knowledge: Knowledge) -> None:
     knowledge.engine.faults.arm("storage_full", operation="createJob")
     refused = await knowledge.refused("knowledge-add", file_path=knowledge.file("a.html"))
     assert refused["error"] == "storage_full"

@@ -41,7 +41,7 @@ async def test_a_document_is_shown_with_its_metadata(knowledge: Knowledge) -> No
     }
 
 
-async def test_what_other_tools_have_added_is_shown_too(knowledge: Knowledge) -> None:
+async def test_documents_added_by_other_tools_are_shown(knowledge: Knowledge) -> None:
     await knowledge.services.engine.call(CREATE_JOB, body=NoteRequest(text="Bees", title="On bees"))
     (shown,) = (await knowledge.ok("knowledge-show"))["documents"]
     assert (shown["filename"], shown["format"]) == ("On bees", "note")
@@ -173,9 +173,7 @@ async def test_tasks_under_way_are_cancelled_with_it(knowledge: Knowledge) -> No
 
 
 @pytest.mark.requirement("N47", "N48", "N50", "N51")
-async def test_nothing_is_cleared_without_both_confirmations(
-    knowledge: Knowledge, subtests: pytest.Subtests
-) -> None:
+async def test_clearing_needs_both_confirmations(knowledge: Knowledge, subtests: pytest.Subtests) -> None:
     await knowledge.added("a.html")
     unconfirmed: tuple[dict[str, Any], ...] = (
         {},
@@ -272,7 +270,7 @@ async def test_no_match_is_a_success_without_results(knowledge: Knowledge) -> No
 
 
 @pytest.mark.requirement("N28")
-async def test_an_empty_base_is_an_error_that_says_what_to_do(knowledge: Knowledge) -> None:
+async def test_searching_an_empty_base_is_an_error_with_advice(knowledge: Knowledge) -> None:
     assert await knowledge.refused("knowledge-search", query="bees") == {
         "success": False,
         "error": "empty_knowledge_base",

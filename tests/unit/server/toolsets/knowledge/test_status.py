@@ -109,7 +109,7 @@ LOST = m.StorageInfo(path="/data", bytes=5, free_bytes=5, originals_bytes=1, acc
         ({"storage": LOST, "issues": ["It is damaged."]}, False, True, "It is damaged."),
     ],
 )
-async def test_what_the_engine_finds_wrong_is_a_flag_and_an_issue(
+async def test_issues_of_the_engine_set_the_health_flags(
     tmp_path: Path, members: dict[str, Any], accessible: bool, loaded: bool, issue: str
 ) -> None:
     """An engine that responds may have lost its base, with both documents and vectors.
@@ -300,7 +300,7 @@ async def test_a_task_is_cancelled(knowledge: Knowledge) -> None:
     assert knowledge.engine.state().documents == []
 
 
-async def test_what_has_ended_or_is_not_there_cannot_be_cancelled(knowledge: Knowledge) -> None:
+async def test_a_finished_or_unknown_task_cannot_be_cancelled(knowledge: Knowledge) -> None:
     task_id = await task(knowledge)
     await knowledge.ok("knowledge-task-status", task_id=task_id)
     assert await cancelled(knowledge, task_id) == "task_finished"

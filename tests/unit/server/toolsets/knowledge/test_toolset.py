@@ -53,7 +53,7 @@ def test_there_are_exactly_seven_tools(toolset: Toolset) -> None:
 
 
 @pytest.mark.parametrize("name", SEVEN)
-def test_what_is_required_and_every_default(toolset: Toolset, name: str) -> None:
+def test_schemas_have_the_documented_required_parameters_and_defaults(toolset: Toolset, name: str) -> None:
     published = PublishedTool.of(toolset.by_name()[name])
     assert published.input.get("required", []) == REQUIRED.get(name, [])
     properties = published.input["properties"]
@@ -111,7 +111,7 @@ async def test_without_an_engine_every_call_says_so(name: str, tmp_path: Path) -
 
 @pytest.mark.requirement("N18", "N31", "N61", "N89")
 @pytest.mark.parametrize("tool", [tool for tool in REQUIRED if tool != "knowledge-clear"])
-async def test_what_is_missing_is_named(knowledge: Knowledge, tool: str) -> None:
+async def test_a_missing_required_parameter_is_named(knowledge: Knowledge, tool: str) -> None:
     """Clearing without confirmations has an error of its own."""
     refused = await knowledge.refused(tool)
     assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", REQUIRED[tool][0])
@@ -170,7 +170,7 @@ async def check_refusal(knowledge: Knowledge, tool: str, arguments: dict[str, An
         ("knowledge-search", {"limit": 5}, "limit"),
     ],
 )
-async def test_what_a_search_and_a_submission_do_not_take_is_refused(
+async def test_invalid_arguments_of_searches_and_submissions_are_refused(
     knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
     await check_refusal(knowledge, tool, arguments, parameter)
@@ -191,7 +191,7 @@ async def test_what_a_search_and_a_submission_do_not_take_is_refused(
         ("knowledge-show", {"page": 1}, "page"),
     ],
 )
-async def test_what_a_list_does_not_take_is_refused(
+async def test_invalid_arguments_of_lists_are_refused(
     knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
     await check_refusal(knowledge, tool, arguments, parameter)
@@ -215,7 +215,7 @@ async def test_what_a_list_does_not_take_is_refused(
         ),
     ],
 )
-async def test_what_a_removal_does_not_take_is_refused(
+async def test_invalid_arguments_of_removals_are_refused(
     knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
     await check_refusal(knowledge, tool, arguments, parameter)
@@ -231,7 +231,7 @@ async def test_what_a_removal_does_not_take_is_refused(
         ("knowledge-task-status", {"task_id": 5}, "task_id"),
     ],
 )
-async def test_what_the_states_do_not_take_is_refused(
+async def test_invalid_arguments_of_status_tools_are_refused(
     knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
     await check_refusal(knowledge, tool, arguments, parameter)

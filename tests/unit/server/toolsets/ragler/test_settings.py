@@ -74,7 +74,7 @@ def test_without_metrics_there_is_no_path_for_them() -> None:
         ({"MCP_SERVER_PORT": ""}, 3000),
     ],
 )
-def test_which_port_is_listened_on(environ: dict[str, str], port: int) -> None:
+def test_kb_mcp_port_precedes_mcp_server_port(environ: dict[str, str], port: int) -> None:
     """KB_MCP_PORT precedes MCP_SERVER_PORT, whose default is for a server with only RAGler's tools."""
     assert ServerSettings.read(environ).port == port
 

@@ -51,7 +51,7 @@ def test_there_are_exactly_three_tools_with_their_descriptions(toolset: Toolset)
 
 
 @pytest.mark.requirement("R4", "R5", "R6")
-def test_what_search_knowledge_takes(toolset: Toolset) -> None:
+def test_search_knowledge_has_the_documented_parameters(toolset: Toolset) -> None:
     schema = published(toolset, "search_knowledge").input
     assert schema["required"] == ["query"]
     assert list(schema["properties"])[:4] == ["query", "collection_id", "limit", "filters"]
@@ -79,7 +79,7 @@ async def test_ranking_weights_are_passed_on(backend: Backend, tools: RaglerTool
 
 
 @pytest.mark.requirement("R7", "R8", "R9", "R10")
-def test_what_its_filters_take(toolset: Toolset) -> None:
+def test_search_knowledge_has_the_documented_filters(toolset: Toolset) -> None:
     filters = published(toolset, "search_knowledge").input["properties"]["filters"]
     assert filters["type"] == "object"
     assert "required" not in filters or filters["required"] == []
@@ -94,7 +94,7 @@ def test_what_its_filters_take(toolset: Toolset) -> None:
 
 
 @pytest.mark.requirement("R16", "R19")
-def test_what_the_other_two_take(toolset: Toolset) -> None:
+def test_list_collections_and_get_collection_info_have_the_documented_parameters(toolset: Toolset) -> None:
     assert published(toolset, "list_collections").input["properties"] == {}
     schema = published(toolset, "get_collection_info").input
     assert schema["required"] == ["collection_id"]
@@ -104,7 +104,7 @@ def test_what_the_other_two_take(toolset: Toolset) -> None:
 
 
 @pytest.mark.requirement("R12", "R13", "R14")
-def test_what_a_search_promises_to_answer(toolset: Toolset) -> None:
+def test_search_knowledge_has_the_documented_result(toolset: Toolset) -> None:
     schema = published(toolset, "search_knowledge").output
     told = schema["properties"]
     assert [told[name]["type"] for name in ("results", "total", "query", "execution_time")] == [
@@ -223,7 +223,9 @@ async def test_the_correlation_id_goes_along(tools: RaglerTools, backend: Backen
     assert [asked.headers["X-Request-ID"] for asked in backend.asked] == ["call-1", "call-1"]
 
 
-async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, backend: Backend) -> None:
+async def test_a_problem_of_the_backend_keeps_its_code_and_parameter(
+    tools: RaglerTools, backend: Backend
+) -> None:
     problem = {
         "code": "invalid_parameter",
         "detail": "A tag has no commas.",
@@ -261,7 +263,7 @@ async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, b
         ("list_collections", {"page": 2}, "page"),
     ],
 )
-async def test_what_does_not_fit_is_told_with_the_parameters_name(
+async def test_an_invalid_argument_is_refused_with_its_parameter(
     tools: RaglerTools, backend: Backend, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
     """A value out of range is refused, not clamped."""
@@ -291,7 +293,7 @@ async def test_half_a_surrogate_pair_is_told(
     ],
 )
 @pytest.mark.parametrize("end", ["date_from", "date_to"])
-async def test_what_is_no_date_is_told_with_an_example(
+async def test_an_invalid_date_is_refused_with_an_example(
     tools: RaglerTools, backend: Backend, end: str, date: str
 ) -> None:
     told = await tools.refused("search_knowledge", query="x", filters={end: date})
@@ -321,7 +323,7 @@ async def test_the_answer_is_the_documents(tools: RaglerTools) -> None:
     }
 
 
-async def test_what_the_backend_leaves_out_is_left_out(tools: RaglerTools, backend: Backend) -> None:
+async def test_members_absent_from_a_search_result_stay_absent(tools: RaglerTools, backend: Backend) -> None:
     sparse = {"content": "x", "score": 1.0000001, "vector": [1, 2], "metadata": {"heading": None, "x": 1}}
     bare = {"content": "y", "score": -0.1, "source_url": None}
     backend.answers(SEARCH, {"results": [sparse, bare], "took": 3})
@@ -394,7 +396,9 @@ async def test_the_other_tools_bring_names(
     assert [asked.path for asked in backend.asked] == [SEARCH]
 
 
-async def test_who_wants_it_at_once_shares_one_question(tools: RaglerTools, backend: Backend) -> None:
+async def test_concurrent_searches_share_one_request_for_the_collection(
+    tools: RaglerTools, backend: Backend
+) -> None:
     asked, go = asyncio.Event(), asyncio.Event()
 
     async def slow(_request: web.Request) -> web.Response:
@@ -467,7 +471,7 @@ async def test_query_collection_and_count(tools: RaglerTools) -> None:
     assert tools.last.log == {"query": "login of ***", "collection_id": API_DOCS, "result_count": 1}
 
 
-async def test_a_search_that_fails_is_logged_with_what_it_was_for(tools: RaglerTools) -> None:
+async def test_a_failed_search_is_logged_with_query_and_collection(tools: RaglerTools) -> None:
     await tools.refused("search_knowledge", query="x", collection_id=NOWHERE)
     assert tools.last.log == {"query": "x", "collection_id": NOWHERE}
 
@@ -504,7 +508,7 @@ async def test_the_info_is_the_backends(tools: RaglerTools, backend: Backend) ->
 
 
 @pytest.mark.requirement("R22")
-async def test_what_a_collection_leaves_out_is_left_out(tools: RaglerTools, backend: Backend) -> None:
+async def test_members_absent_from_a_collection_stay_absent(tools: RaglerTools, backend: Backend) -> None:
     sparse: dict[str, Any] = {
         "id": API_DOCS,
         "name": "API",

@@ -158,7 +158,7 @@ ODD: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.requirement("F4", "F8", "F12", "F19", "F22")
 @pytest.mark.parametrize("words", ODD)
-async def test_what_is_no_text_is_unavailable_and_an_error_in_words(tmp_path: Path, words: str) -> None:
+async def test_an_unreadable_file_is_unavailable_with_a_reason(tmp_path: Path, words: str) -> None:
     """The message names the file without its folder; characters are never replaced silently."""
     path = tmp_path / "odd.txt"
     ODD[words](path)

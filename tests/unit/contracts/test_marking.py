@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_server.pages.marking import marked
+from kb_contracts.semantics.marking import marked
 
 
 def marks(text: str, query: str) -> list[str]:

@@ -1,0 +1,77 @@
+"""Searches that wait for their turn are scanned together, and a cancelled one leaves the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb_engine.index.embedded.vectors import QuantisedQuery, QuantisedVectors
+from kb_engine.index.port import Selection
+from kb_engine.store.port import Found, Query
+from kb_engine.store.sqlite.sqlite_store import SqliteStore
+from tests.support.stores import SCORING, Base, meaning, new_place, opened
+
+TEXTS = ["bees keep warm", "warm hands", "a hive of bees", "cold hands"]
+
+
+@pytest.fixture
+async def base(tmp_path: Path) -> AsyncIterator[Base]:
+    async with opened(await new_place("sqlite", tmp_path)) as base:
+        yield base
+
+
+async def test_a_cancelled_search_leaves_those_that_wait_with_it(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(base.store, SqliteStore)
+    for number, text in enumerate(TEXTS):
+        await base.note(text, title=str(number), tags=[] if number else ["a"])
+    queries = [
+        Query(text=text, mode="hybrid", vector=meaning(text), scoring=SCORING, top=10) for text in TEXTS
+    ]
+    queries.append(
+        Query(
+            text="bees",
+            mode="hybrid",
+            vector=meaning("bees"),
+            scoring=SCORING,
+            top=10,
+            selection=Selection(tags=["a"]),
+        )
+    )
+    alone = [await base.store.search(query) for query in queries]
+    together: list[int] = []
+    products = QuantisedVectors.shared_products
+
+    def noted(self: QuantisedVectors, some: Sequence[QuantisedQuery], rows: slice) -> Iterator[Any]:
+        together.append(len(some))
+        return products(self, some, rows)
+
+    monkeypatch.setattr(QuantisedVectors, "shared_products", noted)
+    turn, turns = base.store._searching, base.store._turns
+    held = 0
+    while not turn.locked():
+        await turn.acquire()
+        held += 1
+    cancelled = asyncio.create_task(base.store.search(queries[1]))
+    searches = [asyncio.create_task(base.store.search(query)) for query in queries]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(turns.waiting) == 1 + len(queries)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    turn.release()  # one search at a time, so that the first scan finds three that wait
+    assert list(map(ranking, await asyncio.gather(*searches))) == list(map(ranking, alone))
+    assert together == [4]
+    assert turns.waiting == ()
+    for _ in range(held - 1):
+        turn.release()
+
+
+def ranking(found: Found) -> Any:
+    return [(each.chunk.id, each.score) for each in found.results], found.total, found.weak

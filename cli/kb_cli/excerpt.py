@@ -17,6 +17,8 @@ _ROW = "|"
 def excerpt(text: str, query: str, most_chars: int) -> str:
     """Return at most `most_chars` characters besides the header row, with `…` for each part left out."""
     pieces = [piece for line in text.splitlines() if line.strip() for piece in _pieces(line, most_chars)]
+    if not pieces:
+        return ""
     mark = marker(query)
     words = [{part.casefold() for part, is_marked in mark(piece) if is_marked} for piece in pieces]
     places = range(len(pieces))

@@ -32,9 +32,9 @@ def test_an_excerpt_has_the_words_of_the_query(text: str, query: str, shown: str
     assert part.startswith("…") is (not text.startswith(part[:6]))
 
 
-@given(st.text(min_size=1).filter(str.strip), st.text(), st.integers(10, 60))
+@given(st.text(min_size=1), st.text(), st.integers(10, 60))
 def test_an_excerpt_is_bounded_and_made_of_the_text(text: str, query: str, most: int) -> None:
     part = excerpt(text, query, most)
     assert all(piece.strip() in text for line in part.splitlines() for piece in line.split("…"))
-    assert part
+    assert bool(part) is bool(text.strip())
     assert len(part) <= 2 * most + len("…\n… …")

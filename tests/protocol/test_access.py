@@ -271,7 +271,8 @@ async def test_pages_are_for_every_key_as_far_as_it_goes(house: House) -> None:
     await page(house, "/documents", 303)
     await login(house, "guess", 403)
     await login(house, reader)
-    form = re.search(r'name="token" value="([0-9a-f]{64})"', await page(house, "/add"))
+    await page(house, "/add", 403)
+    form = re.search(r'name="token" value="([0-9a-f]{64})"', await page(house, "/documents"))
     assert form is not None
     fields = {"token": (None, form[1]), "text": (None, "words")}
     response = await house.served.http.post("/add", files=fields)

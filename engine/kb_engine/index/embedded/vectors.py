@@ -272,24 +272,14 @@ class Turn:
         return own
 
 
+@dataclass(slots=True, eq=False)
 class Turns:
     """The searches that wait for their turn, in their order of arrival.
 
     `waiting` is replaced, never changed, because other threads read it.
     """
 
-    def __init__(self) -> None:
-        self.waiting: tuple[Turn, ...] = ()
-
-    def join(self, query: QuantisedQuery | None) -> Turn:
-        """Add a search."""
-        turn = Turn(self, query)
-        self.waiting = (*self.waiting, turn)
-        return turn
-
-    def leave(self, turn: Turn) -> None:
-        """Remove a search, which begins or was cancelled."""
-        self.waiting = tuple(each for each in self.waiting if each is not turn)
+    waiting: tuple[Turn, ...] = ()
 
 
 class Scanned(NamedTuple):

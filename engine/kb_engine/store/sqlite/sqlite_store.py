@@ -428,13 +428,18 @@ class SqliteStore(Store):
         shared = None
         if self._searching.locked() and query.vector is not None and _reads_all_vectors(query):
             shared = vectors.quantise_query(query.vector)
-        turn = self._turns.join(shared)
+        turn = vectors.Turn(self._turns, shared)
+        self._turns.waiting += (turn,)
         try:
             async with self._searching:
-                self._turns.leave(turn)
+                self._leave(turn)
                 return await self._readers.run(partial(self._search, query, answer, ahead, turn))
         finally:
-            self._turns.leave(turn)
+            self._leave(turn)
+
+    def _leave(self, turn: vectors.Turn) -> None:
+        """Remove a search that begins or was cancelled from those that wait."""
+        self._turns.waiting = tuple(each for each in self._turns.waiting if each is not turn)
 
     def _search(
         self,

@@ -180,10 +180,14 @@ def test_searches_that_share_a_scan_find_what_they_find_alone(
     segments = [Segment(np.arange(1, count + 1), quantise(vectors))]
     turns, searches = Turns(), rows_of("spread", others + 1, 16, random)
     waiting = [
-        turns.join(None if number == filtered else quantise_query(vector))
+        Turn(turns, None if number == filtered else quantise_query(vector))
         for number, vector in enumerate(searches)
     ]
-    turns.leave(waiting[0])
+
+    def leave(turn: Turn) -> None:
+        turns.waiting = tuple(each for each in waiting if each in turns.waiting and each is not turn)
+
+    turns.waiting = tuple(waiting[1:])
     gone = waiting[1:][-1:] if seed % 2 else []  # cancelled after the first scan
     for number, (turn, vector) in enumerate(zip(waiting, searches, strict=True)):
         if number == 1 and filtered is None:
@@ -192,10 +196,10 @@ def test_searches_that_share_a_scan_find_what_they_find_alone(
                 shared >= SHARED_FROM - 1 and place < shared for place in range(others)
             ]
             for each in gone:
-                turns.leave(each)
+                leave(each)
         if turn in gone:
             continue
-        turns.leave(turn)
+        leave(turn)
         query = IndexQuery("", "hybrid", vector, SCORING, 10)
         found = selected(vectors, bm25, None, query, segments=segments, turn=turn)
         assert found == selected(vectors, bm25, None, query, segments=segments)

@@ -222,9 +222,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("folder for results (default out/load)"),
+        default=Path("out/load"),
         metavar="DIR",
-        help="folder for results (default out/load)",
+        help="folder for results (default %(default)s)",
     )
     return parser
 

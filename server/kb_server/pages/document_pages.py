@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 _RESULTS, _DOCUMENTS, _PASSAGES = 10, 50, 100
 _NEAR = 6
 _FAR = 0.5
-"""Share of the best score below which results are folded."""
+"""Share of the best score below which the last results are folded."""
 _SYNTAX = re.compile(r'["“”„«»]|(?<!\S)-')
 
 
@@ -75,8 +75,7 @@ async def search(visit: Visit) -> web.Response:
     answer = await visit.engine.call(SEARCH, body=request)
     excerpts = await rendered("excerpts", query, answer.results)
     found = list(zip(answer.results, excerpts, strict=True))
-    least = _FAR * max((result.score for result in answer.results), default=0)
-    well = sum(result.score >= least for result in answer.results)
+    well = good_matches(answer.results)
     following = visit.again(cursor=answer.next_cursor) if answer.next_cursor else ""
     return visit.show(
         "search",
@@ -88,6 +87,12 @@ async def search(visit: Visit) -> web.Response:
         far=found[well:],
         around={"previous": "", "following": following},
     )
+
+
+def good_matches(results: Sequence[m.SearchResult]) -> int:
+    """Return the number of results up to the last good one; a reranker orders them by another measure."""
+    least = _FAR * max((result.score for result in results), default=0)
+    return max((place for place, result in enumerate(results, 1) if result.score >= least), default=0)
 
 
 async def listing(visit: Visit) -> web.Response:

@@ -144,19 +144,22 @@ ARCHIVES = (".zip", ".mbox")
 
 class UnsupportedFormat(ValueError):
     """The extension of a name belongs to no supported format; the message lists the supported ones, or names
-    the command that expands archives.
+    the command that expands archives. `reason` is the message without the list.
     """
 
     code = "unsupported_format"
 
     def __init__(self, extension: str) -> None:
-        *most, last = (f"{each.label} ({', '.join(each.extensions)})" for each in _ALL)
+        self.reason = self.message = f"Unsupported file format: {extension[:20] or 'no extension'}."
         if extension in ARCHIVES:
-            advice = "An archive is not expanded here: send its members, or run `kb add` on it, which does"
+            self.reason += (
+                " An archive is not expanded here: send its members, or run `kb add` on it, which does"
+            )
+            self.message = self.reason
         else:
-            advice = f"Use {', '.join(most)} or {last}; "
-            advice += "other text is taken where its part says Content-Type: text/plain"
-        self.message = f"Unsupported file format: {extension[:20] or 'no extension'}. {advice}"
+            *most, last = (f"{each.label} ({', '.join(each.extensions)})" for each in _ALL)
+            self.message += f" Use {', '.join(most)} or {last}; "
+            self.message += "other text is taken where its part says Content-Type: text/plain"
         super().__init__(self.message)
 
 

@@ -19,10 +19,11 @@ from typing import BinaryIO, Self
 from aiohttp import BodyPartReader, web
 from aiohttp.http import HttpProcessingError
 
+from kb_contracts.api.formats import UnsupportedFormat, format_of
 from kb_contracts.api.models import MAX_NOTE_CHARS
 from kb_server.engine_client.port import FileSource
 from kb_server.tool import ToolError
-from kb_server.uploads.upload import UploadError, check_filename, check_format
+from kb_server.uploads.upload import UploadError, check_filename
 from mcp_aiohttp.options import BodyLimits
 
 _FIELDS = 32
@@ -160,12 +161,14 @@ def _accepted(name: str) -> str:
     """Return the name of a file of a supported format. Raises FormError, with the name."""
     try:
         filename = check_filename(name)
-        check_format(filename)
+        format_of(filename)
+        return filename
     except UploadError as error:
-        reason = error.message.partition(" Use PDF")[0]  # the page lists the formats
-        words = f"Nothing was added: {name[:200]} is refused. Leave it out or change it. {reason}"
-        raise FormError(words, error.status, "file") from error
-    return filename
+        reason, status = error.message, error.status
+    except UnsupportedFormat as error:
+        reason, status = error.reason, 415
+    words = f"Nothing was added: {name[:200]} is refused. Leave it out or change it. {reason}"
+    raise FormError(words, status, "file")
 
 
 def _nameless(folder: Path) -> BinaryIO:

@@ -30,7 +30,7 @@ from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exclusion import exclusion
 from kb_cli.output import CliError, Exit, Output, counted, printable_line
-from kb_cli.properties import ENDS, NO_DETAILS, Details, of_front_matter
+from kb_cli.properties import MARKDOWN, NO_DETAILS, Details, of_front_matter
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
@@ -428,7 +428,7 @@ class Adding:
             return
         from kb_cli.client import UnsupportedFormat
 
-        if file.details == NO_DETAILS and kind in ENDS:
+        if file.details == NO_DETAILS and kind in MARKDOWN:
             # A failure to read the file is reported when it is sent.
             with suppress(OSError), io.BufferedReader(file.opened()) as content:
                 details = of_front_matter(content, len(self.tags), self.encoding)

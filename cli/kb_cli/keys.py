@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
                 key = file.revoke(options.key)
                 if not out.answered(_view(key)):
                     out.text(f"The key {key.name} is revoked.")
-                    if all(each.revoked for each in file.read()):
+                    if not any(_view(each).state == "valid" for each in file.read()):
                         out.note("No key is valid now, and one is still needed: kb keys create NAME")
             case _:
                 _list(file.read(), out)

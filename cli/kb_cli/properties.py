@@ -18,7 +18,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_contracts.semantics.documents import check_metadata
 from kb_contracts.semantics.encodings import codec_of
 
-ENDS = FORMATS["md"].extensions
+MARKDOWN = FORMATS["md"].extensions
 
 _CREATED = ("created", "created_at", "date created", "created at", "creation date", "date")
 _UPDATED = (

@@ -46,4 +46,4 @@ def keys_file(keys: str, home: Path) -> Path:
 
 def addresses(urls: str) -> list[str]:
     """Return the base URLs in a setting that takes one, or several separated by commas."""
-    return [url.strip().rstrip("/") for url in urls.split(",")]
+    return [url.strip().rstrip("/") for url in urls.split(",") if url.strip()] or [""]

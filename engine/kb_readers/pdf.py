@@ -65,7 +65,7 @@ _SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 _NO_TITLE = re.compile(
     r"microsoft (?:word|powerpoint|excel) - .*|.*\.(?:docx?|dot|odt|rtf|tex|dvi|e?ps|pdf|txt|html?|pptx?|odp"
     r"|xlsx?|xls|ods|indd|qxd|pmd|p65|graffle|pages|pub|wpd|cdr|vsdx?)"
-    r"|powerpoint presentation|presentation|document|paper title \(use .*|title|untitled.*|\W*",
+    r"|powerpoint presentation|presentation|document|paper title \(use .*|title|untitled(?:[ _-]?\d+)?|\W*",
     re.IGNORECASE,
 )
 """Names of files, and defaults of programs and templates, that PDFs declare as their titles."""

@@ -42,13 +42,13 @@ BENCHMARKS = {
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
     "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),
     "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
-    "search": Benchmark("searches, beside those of other stores in their own processes", "search:run"),
+    "search": Benchmark("searches, beside other stores in their own processes", "search:run"),
     "phrases": Benchmark("searches with phrases and exclusions, beside plain ones", "phrases:run"),
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
     "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
     "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
-    "connections": Benchmark("a server whose connections strangers hold on to", "connections:run"),
+    "connections": Benchmark("a server with connections that strangers keep open", "connections:run"),
 }
 
 

@@ -1,7 +1,7 @@
 """The base of `bench search`: passages and questions by seed, and the exact answers to these.
 
 Words follow Zipf's law, vectors lie around some hundred centres, a question has the words of Zipf's law and
-a vector near that of a passage. Or the words are those of text files, a question is a few of them in a row,
+a vector near that of a passage. Or the words are from text files, a question is a few of them in a row,
 and the vectors are made of them by a static embedder. All of it lies in files of arrays that every peer's
 process maps: a text is made of its words when a peer asks for it.
 """
@@ -65,7 +65,7 @@ class Document:
 
     @property
     def full_texts(self) -> list[str]:
-        """The passages as a peer indexes them, who knows no weights: the title as often as it counts."""
+        """The passages for a peer without weights of fields: the title as often as it counts."""
         return [f"{' '.join([self.title] * TITLE_WEIGHT)} {text}" for text in self.texts]
 
 
@@ -316,14 +316,14 @@ def _spoken() -> list[str]:
 
 
 def static_embedder() -> Embed:
-    """WordLlama's, whose weights are in its package: the mean of the vectors of a text's tokens.
+    """Return WordLlama, with its weights in its package: the mean of the vectors of a text's tokens.
 
     Raises:
         ModuleNotFoundError: the package is not installed.
     """
     import wordllama
 
-    # Its folder is also that of downloads, of which it needs none.
+    # It downloads into its folder, but has all that it needs.
     folder = Path(wordllama.__file__).parent
     model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
     return lambda texts: np.asarray(model.embed(list(texts), norm=True), np.float32)

@@ -143,7 +143,7 @@ def _searches(corpus: Corpus, count: int) -> Iterator[_Search]:
 
 
 class _Counted:
-    """Passages counted in their words: those of the text behind those of the title, -1 between and beyond."""
+    """Passages counted in their words: words of the text behind words of the title, -1 between and beyond."""
 
     def __init__(self, corpus: Corpus) -> None:
         words, lengths, titles = (np.asarray(corpus.array(name)) for name in ("words", "lengths", "titles"))

@@ -14,9 +14,9 @@ constants must not be chosen on. Both have the same corpus.
 Each set is measured by `kb eval` in its three modes, beside plain SQLite FTS5: Porter's stemmer, a table of
 documents or of their passages, and the words of the question joined by OR.
 
-`bench weak` measures how far `weak` can be trusted: beside the questions of a set it asks those of another
-set, except for questions whose words all stand in one document. Sentences of release notes are left out: they
-state more than the page that they refer to. Constants must not be chosen on the sets in `FROZEN`.
+`bench weak` measures how far `weak` can be trusted: beside the questions of a set it asks questions of
+another set, except for questions whose words all stand in one document. Sentences of release notes are left
+out: they state more than the page that they refer to. Constants must not be chosen on the sets in `FROZEN`.
 """
 
 from __future__ import annotations
@@ -403,9 +403,7 @@ class TrustReport(Report, frozen=True, kw_only=True):
 
 def run_weak(
     *,
-    sets: Annotated[Sequence[str], Option("sets, each asked the questions of the others", names=ALL)] = tuple(
-        FROZEN
-    ),
+    sets: Annotated[Sequence[str], Option("sets, asked questions of one another", names=ALL)] = tuple(FROZEN),
     folder: Annotated[Path | None, Option("keep the sets in this folder, and use those in it")] = None,
     note: Callable[[str], None],
 ) -> TrustReport:
@@ -423,8 +421,8 @@ def run_weak(
             whole = Path(scratch) / f"{name}-whole"
             nothing = Path(scratch) / f"{name}.jsonl"
             whole_set(home, whole)
-            others = chain.from_iterable(_questions(homes[other]) for other in sets if other != name)
-            _write_lines(nothing, [{"question": text} for text in unanswered(whole, others)])
+            foreign = chain.from_iterable(_questions(homes[each]) for each in sets if each != name)
+            _write_lines(nothing, [{"question": text} for text in unanswered(whole, foreign)])
             note(f"{name}: asking")
             found += _trust(name, _judged(whole, "--unanswerable", str(nothing)))
     totals = [_trust_of("all", mode, [each for each in found if each.mode == mode]) for mode in _MODES]

@@ -129,7 +129,13 @@ def prepare_access(reader: Reader) -> None:
 
 
 def prepare_backup(reader: Reader) -> None:
-    """Provide exports of other programs; check the restored base, which no engine uses."""
+    """Check the restored base, which no engine uses."""
+    for command in ("kb check", "kb check --repair"):
+        reader.instead[command] = f"{command} --home ~/kb-new --embedder hash"
+
+
+def prepare_import(reader: Reader) -> None:
+    """Provide exports of other programs."""
     shutil.copytree(EXPORTS / "basic-memory", reader.home / "basic-memory")
     shutil.copy(
         next((EXPORTS / "mcp-memory-service").glob("*.json")), reader.checkout / "mcp-memories-export.json"
@@ -137,8 +143,6 @@ def prepare_backup(reader: Reader) -> None:
     vault = reader.home / "vault"
     (vault / ".obsidian").mkdir(parents=True)
     (vault / "Bees.md").write_text("# Bees\n\nWorkers shiver to keep the cluster warm. #insects\n")
-    for command in ("kb check", "kb check --repair"):
-        reader.instead[command] = f"{command} --home ~/kb-new --embedder hash"
     reader.instead["kb import ~/kb-texts --home ~/kb-new"] = (
         "kb import ~/kb-texts --home ~/kb-new --embedder hash"
     )
@@ -205,6 +209,7 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
     "docs/first-hour.md": prepare_first_hour,
     "docs/folders.md": prepare_folders,
     "docs/history.md": prepare_history,
+    "docs/import.md": prepare_import,
     "docs/upgrade.md": prepare_upgrade,
 }
 """Preparations by page. `Reader.instead` maps a command of the page to its replacement."""

@@ -20,6 +20,7 @@ from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.port import FileSource
 from tests.conformance import node
 from tests.support.browser import CHROMIUM, Browser, opened
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = [
@@ -82,7 +83,9 @@ async def put(browser: Browser, stack: Stack, name: str, text: str, title: str =
 
 def test_pages_are_complete_without_scripts(stack: Stack) -> None:
     """Each page is complete without scripts, which only refresh it."""
-    with httpx.Client(base_url=stack.server_url, headers={"Accept": "text/html"}) as http:
+    with httpx.Client(
+        base_url=stack.server_url, headers={"Accept": "text/html"}, timeout=ANSWER_SECONDS
+    ) as http:
         http.post("/login", files={"key": (None, KEY)})
         for path in ("/", "/documents", "/add", "/jobs", "/state"):
             assert "</main>" in http.get(path).raise_for_status().text

@@ -29,6 +29,7 @@ from kb_contracts.api.operations import (
     NoteQuery,
     PageQuery,
 )
+from kb_contracts.semantics.search import good_matches
 from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, tag_of, tags_for_search
@@ -52,8 +53,6 @@ log = logging.getLogger(__name__)
 
 _RESULTS, _DOCUMENTS, _PASSAGES = 10, 50, 100
 _NEAR, _FACETS, _TAGS = 6, 20, 100
-_FAR = 0.5
-"""Share of the best score below which the last results are folded."""
 _SYNTAX = re.compile(r'["“”„«»]|(?<!\S)-')
 
 
@@ -94,12 +93,6 @@ async def search(visit: Visit) -> web.Response:
         far=found[well:],
         around={"previous": "", "following": following},
     )
-
-
-def good_matches(results: Sequence[m.SearchResult]) -> int:
-    """Return the number of results up to the last good one; a reranker orders them by another measure."""
-    least = _FAR * max((result.score for result in results), default=0)
-    return max((place for place, result in enumerate(results, 1) if result.score >= least), default=0)
 
 
 async def listing(visit: Visit) -> web.Response:

@@ -218,6 +218,7 @@ async def test_tags_and_collections_lead_to_their_documents_with_counts(site: Si
         ("/documents", "Tags: rock (3) a&b (2) 1 to 3 of 3 documents"),
         ("/documents?tag=rock,a%26b&collection=memory", "1 to 2 of 2 documents"),
         ("/collections", "rock 3 documents, 3 passages"),
+        ("/documents/2", "memory rock a&b version 1"),
     ):
         text = plain(await site.get(path)).replace("( ", "(")
         assert words in text, text
@@ -450,7 +451,7 @@ async def test_good_files_are_taken_and_each_bad_one_is_named_with_its_reason(
         assert (response.status_code, len(site.engine.journal.files())) == (200, 32)
         for words in (
             "Added: 33 of 37 a.exe: ", "large.md: It has more than 1000 bytes.",
-            "32.md: A form takes 32 files at most.", "The note: done 0.md: done",
+            "32.md: A form takes 32 files at most. Send this one again.", "The note: done 0.md: done",
         ):  # fmt: skip
             assert words in text, text
         assert "<script>alert" not in response.text

@@ -143,7 +143,7 @@ class Form:
                 blocks = arriving(part)
                 reason = _refused(part.filename)
                 if len(self.files) == _FILES:
-                    reason = f"A form takes {_FILES} files at most. Send it again."
+                    reason = f"A form takes {_FILES} files at most. Send this one again."
                 if not reason:
                     reason = await self._take(blocks, part.filename, folder, most_bytes)
                 if reason:

@@ -245,6 +245,9 @@ async def _audit(browser: Browser, base: str, axe: str, paths: dict[str, str]) -
         for width, dark in ((1200, False), (NARROW, True)):
             await browser.look(width=width, dark=dark)
             await browser.open(f"{base}{path}")
+            if PICTURES:
+                kind = "narrow" if dark else "wide"
+                Path(PICTURES, f"{name}-{kind}.png").write_bytes(await browser.picture())
             await browser.value("document.querySelectorAll('details').forEach(each => each.open = true)")
             where = f"{path}, {width} wide, {'dark' if dark else 'light'}"
             assert await browser.value("document.documentElement.scrollWidth") <= width, where
@@ -252,6 +255,3 @@ async def _audit(browser: Browser, base: str, axe: str, paths: dict[str, str]) -
             found = json.loads(await browser.value("axe.run().then(JSON.stringify)"))
             assert found["passes"], "it looked at something"
             assert not found["violations"], f"{where}: {json.dumps(found['violations'], indent=1)[:4_000]}"
-            if PICTURES:
-                kind = "narrow" if dark else "wide"
-                Path(PICTURES, f"{name}-{kind}.png").write_bytes(await browser.picture())

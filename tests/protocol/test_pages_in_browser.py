@@ -114,7 +114,7 @@ async def test_keys_lead_from_the_start_to_a_passage(
                 "Input.dispatchKeyEvent", type=event, key=key, windowsVirtualKeyCode=code, **typed
             )
 
-    for text in ("Medlars are eaten soft.", "Medlars keep until January."):
+    for text in ("Medlars are eaten soft.", "Medlars ripen in January."):
         job = await engine.call(ops.CREATE_JOB, body=m.NoteRequest(text=text))
         await engine.wait_for_job(job.id, 60.0)
     await browser.open(f"{stack.server_url}/add")

@@ -63,8 +63,8 @@ _ROLES = frozenset(
 )
 _NAMES = re.compile(
     r"(?<![a-z])(?:ads?|advert\w*|[a-z]*banner|breadcrumbs?|byline|consent|cookies?|dialog|[a-z]*footer|gdpr|"
-    r"masthead|"
-    r"[a-z]*menu|nav|[a-z]*navbar|navi|[a-z]*navigation|newsletter|outbrain|pager|pagination|popup|promo(?!ted)\w*|"
+    r"masthead|[a-z]*menu|nav|[a-z]*navbar|navi|[a-z]*navigation|newsletter|outbrain|pager|pagination|popup|"
+    r"promo(?!ted)\w*|"
     r"recommend\w*|related\w*|shar(?:e|ing)\w*|[a-z]*sidebar\w*|skip\w*|social\w*|sponsor\w*|subscri\w*|"
     r"taboola|tags|teasers?|toc|toolbar|topbar)(?![a-z])"
 )
@@ -300,9 +300,8 @@ class _Page(HTMLParser):
         role = (attrs.get("role") or "").lower()
         name = _CAMEL.sub(" ", f"{attrs.get('class') or ''} {attrs.get('id') or ''}").lower()
         parent = self._open[-1]
-        is_named = bool(_NAMES.search(name)) or (
-            (tag == "aside" or _ASIDE.search(name)) and not _NOTES.search(name)
-        )
+        is_aside = tag == "aside" or _ASIDE.search(name) is not None
+        is_named = bool(_NAMES.search(name)) or (is_aside and not _NOTES.search(name))
         named_apart = role in _ROLES or is_named
         in_comment = parent.in_comment or bool(_COMMENTS.search(name))
         self._open.append(

@@ -70,7 +70,7 @@ _NAMES = re.compile(
 )
 _COMMENTS = re.compile(r"(?<![a-z])(?:comments?(?:list|s?container)?|disqus|kommentare?|respond)(?![a-z])")
 _NOTES = re.compile(r"(?:^|[^a-z])(?:admonition|callout|footnote\w*|note|tip|topic|warning)(?![a-z])")
-_ASIDE = re.compile(r"(?:^| )aside(?: |$)")
+_SIDEBAR = re.compile(r"(?:^| )aside(?: |$)")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MEMORY_BYTES = 1 << 30  # address space of the process that reduces a page
 # A word, or a character of a script without spaces between words.
@@ -300,8 +300,8 @@ class _Page(HTMLParser):
         role = (attrs.get("role") or "").lower()
         name = _CAMEL.sub(" ", f"{attrs.get('class') or ''} {attrs.get('id') or ''}").lower()
         parent = self._open[-1]
-        is_aside = tag == "aside" or _ASIDE.search(name) is not None
-        is_named = bool(_NAMES.search(name)) or (is_aside and not _NOTES.search(name))
+        is_sidebar = tag == "aside" or _SIDEBAR.search(name) is not None
+        is_named = bool(_NAMES.search(name)) or (is_sidebar and not _NOTES.search(name))
         named_apart = role in _ROLES or is_named
         in_comment = parent.in_comment or bool(_COMMENTS.search(name))
         self._open.append(

@@ -364,13 +364,13 @@ class _Layout:
 
     def _is_heading(self, group: Sequence[Line]) -> bool:
         """True if large lines are a heading, and no paragraph in large type."""
-        size = _rounded(group[0].size) / self._body.size
-        lines = _LARGE_LINES if size >= _LARGE_SIZE else _HEADING_LINES
+        size, body = _rounded(group[0].size), self._body.size
+        lines = _LARGE_LINES if size >= _LARGE_SIZE * body else _HEADING_LINES
         if len(group) > lines or len(_joined(group)) > _LONGEST_HEADING:
             return False
         if len(group) > 1 and group[-1].text.endswith(_FULL_STOPS):
             return False
-        return sum(map(self._is_full, group)) < (lines if size >= _TITLE_SIZE else 2)
+        return sum(map(self._is_full, group)) < (lines if size >= _TITLE_SIZE * body else 2)
 
     def _is_full(self, line: Line) -> bool:
         edge = max(self._edges.get((line.turn, _column(line) + side), line.right) for side in (-1, 0, 1))

@@ -443,6 +443,8 @@ def test_an_address_beside_a_title_and_a_large_initial_do_not_change_the_type_of
     text = read_pdf(page_of(title + BODY + initial)).pages[0].text
     assert text.startswith("# Pump Dispatch\n\n12 Harbour Street\n\nRow 0")
     assert text.endswith("Repairs are done in spring and in autumn.")
+    tiny = read_pdf(page_of(set_at(60, 750, "Tiny stones", 0.1))).pages[0].text  # its size is rounded to 0
+    assert tiny.endswith("Tiny stones")
 
 
 @pytest.mark.parametrize(

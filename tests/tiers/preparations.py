@@ -44,6 +44,7 @@ def _images() -> None:
 PREPARATIONS: dict[str, Callable[[], None]] = {
     "browser": lambda: _debian_package("chromium"),
     "proxy": lambda: _debian_package("nginx"),
+    "wrk": lambda: _debian_package("wrk"),
     "node": node.install,
     "images": _images,
 }

@@ -137,6 +137,8 @@ class Encoder:
             EngineError: `embedder_unavailable`, it refuses this text but accepts other texts.
         """
         await self.load()
+        if len(text) <= self.embedder.quick_chars:
+            return self.embedder.embed_query(text)
         return await self._run(self._queries.submit, self.embedder.embed_query, text)
 
     async def passages(self, texts: Sequence[str], owner: Owner) -> Vectors:

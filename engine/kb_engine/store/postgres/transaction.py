@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from kb_engine.store.clock import SteadyClock
 from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, described
 from kb_engine.store.postgres.connection import SCHEMA, Db, changed, from_base, rows, value
 from kb_engine.store.repository.transaction import Read, Row, Write
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _ACCEPTING = 0x6B62_0002
 """Advisory lock for accepting jobs: job numbers follow the order of commits, and the queue limit is kept."""
@@ -105,6 +108,9 @@ class PostgresRead(Read):
     @staticmethod
     def vectors_of(stored: Sequence[Any]) -> Vectors:
         return np.array(stored, np.float32).reshape(len(stored), -1 if stored else 0)
+
+    async def computed(self, work: Callable[[T], U], argument: T) -> U:
+        return await asyncio.to_thread(work, argument)
 
     async def size(self) -> int:
         return int(

@@ -30,6 +30,7 @@ from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.clock import SteadyClock
 from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, described
 from kb_engine.store.postgres.connection import SCHEMA, Db, changed, from_base, rows, value
+from kb_engine.store.postgres.word_order import insert_orders
 from kb_engine.store.repository.transaction import Read, Row, Write
 
 T = TypeVar("T")
@@ -268,6 +269,7 @@ class PostgresWrite(PostgresRead, Write):
             ],
         )
         await insert_postings(self.db, ids, analysed)
+        await insert_orders(self.db, ids, title, texts)
         await self.db.executemany(
             "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, $2, $3::real[]::vector)",
             (
@@ -290,7 +292,8 @@ class PostgresWrite(PostgresRead, Write):
         gone = "DELETE FROM chunks WHERE document_id = ? RETURNING id, words"
         found = await rows(self.db, gone, (document_id,))
         ids = [chunk_id for chunk_id, _ in found]
-        await rows(self.db, "DELETE FROM postings WHERE chunk_id = ANY (?::bigint[])", (ids,))
+        for table in ("postings", "word_orders"):
+            await rows(self.db, f"DELETE FROM {table} WHERE chunk_id = ANY (?::bigint[])", (ids,))  # noqa: S608
         await rows(self.db, "DELETE FROM vectors WHERE document_id = ?", (document_id,))
         await rows(self.db, "DELETE FROM next_vectors WHERE document_id = ?", (document_id,))
         self._count_chunks(-len(found), -sum(words for _, words in found))
@@ -298,7 +301,7 @@ class PostgresWrite(PostgresRead, Write):
     async def remove_all_content(self) -> None:
         # TRUNCATE takes constant time. A search in progress keeps its rows or finds none; documents and
         # chunks are deleted row by row, because their readers must see a consistent snapshot.
-        await self.db.execute("TRUNCATE postings, next_vectors")
+        await self.db.execute("TRUNCATE postings, word_orders, next_vectors")
         # The table of vectors cannot be locked exclusively while its index is being built.
         free = await value(self.db, f"SELECT pg_try_advisory_xact_lock({BUILDING})")
         emptying = "TRUNCATE" if free else "DELETE FROM"

@@ -23,7 +23,7 @@ from kb_engine.store.postgres.connection import Db, rows, value
 MOST_IDS = 50_000
 """Maximum number of ids in a statement."""
 MOST_SCANS = 50
-"""Maximum number of phrases and exclusions of a query; a hostile one has hundreds."""
+"""Maximum number of phrases and exclusions compared in SQL; a hostile query has hundreds."""
 _LONGEST = 64
 """Length of a word in characters from which its digest stands for it: a key of the index is limited."""
 _END = "."

@@ -66,7 +66,7 @@ class Embedder:
     queries_at_once: int
     """Recommended number of threads that embed queries concurrently."""
     quick_chars: int = 0
-    """Maximum length of a query that `embed_query` embeds faster than a thread would be woken for it."""
+    """Maximum length of a query that `embed_query` embeds faster than a thread is woken, in characters."""
 
     def expect(self, dimensions: int) -> None:
         """Require vectors of this length, which the database has; 0: any. Called once, before the first use.

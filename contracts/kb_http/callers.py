@@ -114,6 +114,7 @@ def is_distinct(access: Access) -> bool:
     return bool(access.name) or access.reach is not None
 
 
+@lru_cache(maxsize=256)
 def credential_of(authorization: str, access: Access) -> str:
     """Return a digest of this header that differs between callers with different access scopes.
 

@@ -137,7 +137,8 @@ class Encoder:
             EngineError: `embedder_unavailable`, it refuses this text but accepts other texts.
         """
         await self.load()
-        return await self._run(self._queries.submit, self.embedder.embed_query, text)
+        is_quick = len(text) <= self.embedder.quick_chars
+        return await self._run(_here if is_quick else self._queries.submit, self.embedder.embed_query, text)
 
     async def passages(self, texts: Sequence[str], owner: Owner) -> Vectors:
         """Return the vectors of passages, shape (n, dimensions), as one slice. Raises as `query`."""
@@ -217,6 +218,13 @@ class Encoder:
     def _unavailable(self) -> EmbedderOutage:
         left = 0.0 if self._backoff_until is None else self._backoff_until - self._clock()
         return EmbedderOutage(self.failure or "it is not loaded", left if left > 0 else RETRY_SECONDS)
+
+
+def _here(work: Callable[[], T]) -> Future[T]:
+    """Call `work` on this thread."""
+    done: Future[T] = Future()
+    done.set_result(work())
+    return done
 
 
 class _TurnsPool:

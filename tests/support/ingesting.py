@@ -39,6 +39,7 @@ class TestEmbedder(HashEmbedder):
     """
 
     __test__ = False
+    quick_chars = 0
 
     def __init__(self) -> None:
         self.release = threading.Event()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 
 import msgspec
@@ -25,7 +26,10 @@ _OTHER = 5  # at most 1/5 of the sequences of two near duplicates are in one of 
 _RUN = 3
 _LONG_WORD = 20  # average characters of a word; above, the text has no spaces between its words
 _FIGURE = re.compile(r"\d+")
+_WITHOUT_ASCII = bytes(code if code >= 128 or chr(code).isdecimal() else 32 for code in range(256))
+"""A translation of bytes: a space for every character of ASCII but digits."""
 _HOLDERS = 8  # texts stored for a sequence; a sequence common to more texts distinguishes none
+_CACHED = 512  # texts whose first sequences are kept, which takes some 4 KiB each
 _COMPARED = 3
 _COMPARABLE = 0.5
 
@@ -64,11 +68,11 @@ def collapse_duplicates(results: Sequence[m.SearchResult]) -> list[m.SearchResul
     """Return the results without near duplicates of better ones, which list them."""
     of_figures: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, result in enumerate(results):
-        of_figures[tuple(sorted(_FIGURE.findall(result.chunk.text)))].append(place)
+        of_figures[_figures(result.chunk.text)].append(place)
     twins: dict[int, int] = {}
     for places in of_figures.values():
         if len(places) > 1:
-            twins |= _twins({place: runs_of(results[place].chunk.text) for place in places})
+            twins |= _twins({place: results[place].chunk.text for place in places})
     duplicates: dict[int, list[m.Duplicate]] = defaultdict(list)
     for place in sorted(twins):
         result = results[place]
@@ -80,16 +84,27 @@ def collapse_duplicates(results: Sequence[m.SearchResult]) -> list[m.SearchResul
     ]
 
 
-def _twins(texts: Mapping[int, frozenset[Run]]) -> dict[int, int]:
+def _figures(text: str) -> tuple[str, ...]:
+    """Return the numbers of a text, sorted; most of the text is left out before the search, which is slow."""
+    left = text.encode("utf-8", "surrogatepass").translate(_WITHOUT_ASCII).split()
+    return tuple(sorted(_FIGURE.findall(b" ".join(left).decode("utf-8", "surrogatepass"))))
+
+
+def _twins(spelled: Mapping[int, str]) -> dict[int, int]:
     """Return the near duplicates of earlier texts, each with that text.
 
     Two near duplicates share one of the first fifth of their sequences, in the order of the hashes, since at
     most a fifth of the sequences of either is missing in the other. So only these are looked up.
     """
+    of_texts = {place: _first_runs(text) for place, text in spelled.items()}
+    repeated = _repeated(of_texts.values())
+    texts = {
+        place: runs_of(spelled[place]) for place, runs in of_texts.items() if not repeated.isdisjoint(runs)
+    }
     twins: dict[int, int] = {}
     holders: dict[Run, list[int]] = defaultdict(list)
     for place, runs in _overlapping(texts).items():
-        first = sorted(runs)[: len(runs) // _OTHER + 1]
+        first = of_texts[place]
         shared = Counter(chain.from_iterable(holders[run] for run in first if run in holders))
         likely = (other for other, _ in shared.most_common(_COMPARED))
         if (twin := next((other for other in likely if _alike(runs, texts[other])), None)) is not None:
@@ -105,16 +120,29 @@ def _overlapping(texts: Mapping[int, frozenset[Run]]) -> dict[int, frozenset[Run
     """Return the texts of which the others hold three quarters at least, as they do of every near duplicate:
     usually few or none.
     """
-    seen: set[Run] = set()
-    repeated: set[Run] = set()
-    for runs in texts.values():
-        repeated |= seen & runs
-        seen |= runs
+    repeated = _repeated(texts.values())
     return {
         place: runs
         for place, runs in texts.items()
         if (len(runs) - len(runs & repeated)) * (_OTHER - 1) <= len(runs)
     }
+
+
+def _repeated(texts: Iterable[Iterable[Run]]) -> set[Run]:
+    """Return the sequences that are in several texts."""
+    seen: set[Run] = set()
+    repeated: set[Run] = set()
+    for runs in texts:
+        repeated |= seen.intersection(runs)
+        seen.update(runs)
+    return repeated
+
+
+@lru_cache(maxsize=_CACHED)
+def _first_runs(text: str) -> tuple[Run, ...]:
+    """Return the first fifth of the sequences of a text in the order of their hashes."""
+    runs = runs_of(text)
+    return tuple(sorted(runs)[: len(runs) // _OTHER + 1])
 
 
 def _alike(runs: frozenset[Run], others: frozenset[Run]) -> bool:

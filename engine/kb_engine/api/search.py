@@ -120,6 +120,8 @@ class SearchApi:
             0 if parsed.preferred is None else PREFERRED_POOL,
             COVERING if mode == "vector" else 0,
         )
+        arrange = partial(diverse, request=request)
+        is_arranged = request.collapse and reranker is None and plan is None and parsed.preferred is None
         query = Query(
             text=parsed.text,
             mode=mode,
@@ -130,23 +132,22 @@ class SearchApi:
             min_score=request.min_score,
             wording=parsed.wording,
             explain=request.explain,
+            arrange=arrange if is_arranged else None,
         )
         found = await self._found(query)
         if not found.results and (others := relaxed(parsed, request)) is not None:
             beside = await self._found(replace(query, wording=others.wording))
             found = replace(found, results=beside.results, lost=beside.lost)
         results = found.results
-        if parsed.preferred is not None:  # compares many texts, as `diverse`
+        if parsed.preferred is not None:  # compares many texts, as `arrange`
             results = await asyncio.to_thread(preferring, results, parsed.preferred)
         results, reranked, rerank_failure = await _second_look(
             reranker, request, parsed.text, results, looked_at
         )
         if plan is not None:
             results = await _in_final_order(self._store, results, plan)
-        if request.collapse:  # compares many texts: on a thread, so that the event loop is not blocked
-            results = await asyncio.to_thread(diverse, results, request)
-        else:
-            results = diverse(results, request)
+        if not is_arranged:  # comparing many texts would block the event loop
+            results = await asyncio.to_thread(arrange, results) if request.collapse else arrange(results)
         return m.SearchResponse(
             results=results,
             total=found.total,

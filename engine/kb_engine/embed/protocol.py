@@ -47,7 +47,8 @@ class Embedder:
     """Turns texts into vectors that are close if the texts have similar meanings.
 
     One object serves all threads. `embed`, `embed_query`, `count_tokens`, `load` and `close` block: call
-    them off the event loop. The first use loads the model. A class with settings is called with them.
+    them off the event loop, but for queries of up to `quick_chars`. The first use loads the model. A class
+    with settings is called with them.
     """
 
     name: str
@@ -64,6 +65,8 @@ class Embedder:
     """Best number of texts per call of `embed`. A stop takes effect between calls."""
     queries_at_once: int
     """Recommended number of threads that embed queries concurrently."""
+    quick_chars: int = 0
+    """Maximum length of a query that `embed_query` embeds faster than a thread is woken, in characters."""
 
     def expect(self, dimensions: int) -> None:
         """Require vectors of this length, which the database has; 0: any. Called once, before the first use.

@@ -253,9 +253,12 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search: the index query, and whether to explain scores."""
+    """A search: the index query, and whether to explain scores. `arrange` changes the results, which may take
+    long; it runs on a thread.
+    """
 
     explain: bool = False
+    arrange: Callable[[list[m.SearchResult]], list[m.SearchResult]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

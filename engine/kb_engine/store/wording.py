@@ -1,9 +1,10 @@
 """Searches with phrases or exclusions in an index without the order of words: it proposes chunks, their texts
 decide.
 
-The index of a SQLite base knows the order (`index/embedded/word_order.py`), unless a segment of an earlier
-version is still to be rebuilt, or a query has hundreds of phrases. Other indexes are asked for more
-candidates than requested, and their texts are read until enough pass:
+The indexes of SQLite (`index/embedded/word_order.py`) and PostgreSQL (`store/postgres/word_order.py`) know
+the order, unless chunks of an earlier version are still to be indexed again, or a query has hundreds of
+phrases. Other indexes are asked for more candidates than requested, and their texts are read until enough
+pass:
 
     query to the index                      texts checked
     the best candidates                     256

@@ -80,6 +80,7 @@ from kb_engine.store.postgres.search.hybrid import find_candidates
 from kb_engine.store.postgres.search.renewal import keep_words
 from kb_engine.store.postgres.search.words import Words
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
+from kb_engine.store.postgres.word_order import Passing, passing
 from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.store import Store, bounded, original_lost, utc_now
@@ -432,11 +433,14 @@ class PostgresStore(Store):
     async def _search(self, query: Query, read: Read) -> Found:
         bounded(read, query.selection.reach)
 
-        async def find(wanted: IndexQuery) -> Candidates:
-            return await find_candidates(read.db, self._embedder, self._words, wanted, self._exact_below)
+        async def find(wanted: IndexQuery, without: Sequence[int] = ()) -> Candidates:
+            return await find_candidates(
+                read.db, self._embedder, self._words, wanted, self._exact_below, without
+            )
 
-        if query.wording is None:
-            candidates = await find(query)
+        left = Passing() if query.wording is None else await passing(read.db, query.wording)
+        if left is not None:
+            candidates = await find(replace(query, among=left.among), left.without)
         else:
             candidates = await find_passing(query, find, partial(search.passing, read))
         self._note_lost(candidates.lost)

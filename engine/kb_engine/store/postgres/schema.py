@@ -417,6 +417,18 @@ CREATE TABLE outdated_words (document_id bigint PRIMARY KEY);
 INSERT INTO outdated_words SELECT id FROM documents;
 """
 
+# Words in their order, which phrases and exclusions compare. Long rows stay in their page: fetching them
+# from elsewhere would take longer than comparing them.
+_VERSION_20 = """
+CREATE TABLE word_orders (
+  chunk_id bigint PRIMARY KEY,
+  words text COLLATE "C" NOT NULL
+) WITH (toast_tuple_target = 8160);
+ALTER TABLE word_orders ALTER COLUMN words SET STORAGE EXTERNAL;
+CREATE INDEX word_orders_by_word ON word_orders USING gin (string_to_array(words, ' '));
+INSERT INTO outdated_words SELECT id FROM documents ON CONFLICT DO NOTHING;
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -439,6 +451,7 @@ MIGRATIONS: Sequence[str] = (
     # The report of the reading of a file, as JSON; NULL for notes and earlier documents.
     'ALTER TABLE documents ADD COLUMN fidelity text COLLATE "C"',
     _VERSION_19,
+    _VERSION_20,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,11 @@ from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.clock import SteadyClock
 from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, described
 from kb_engine.store.postgres.connection import SCHEMA, Db, changed, from_base, rows, value
+from kb_engine.store.postgres.word_order import insert_orders
 from kb_engine.store.repository.transaction import Read, Row, Write
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _ACCEPTING = 0x6B62_0002
 """Advisory lock for accepting jobs: job numbers follow the order of commits, and the queue limit is kept."""
@@ -105,6 +109,9 @@ class PostgresRead(Read):
     @staticmethod
     def vectors_of(stored: Sequence[Any]) -> Vectors:
         return np.array(stored, np.float32).reshape(len(stored), -1 if stored else 0)
+
+    async def computed(self, work: Callable[[T], U], argument: T) -> U:
+        return await asyncio.to_thread(work, argument)
 
     async def size(self) -> int:
         return int(
@@ -262,6 +269,7 @@ class PostgresWrite(PostgresRead, Write):
             ],
         )
         await insert_postings(self.db, ids, analysed)
+        await insert_orders(self.db, ids, title, texts)
         await self.db.executemany(
             "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, $2, $3::real[]::vector)",
             (
@@ -284,7 +292,8 @@ class PostgresWrite(PostgresRead, Write):
         gone = "DELETE FROM chunks WHERE document_id = ? RETURNING id, words"
         found = await rows(self.db, gone, (document_id,))
         ids = [chunk_id for chunk_id, _ in found]
-        await rows(self.db, "DELETE FROM postings WHERE chunk_id = ANY (?::bigint[])", (ids,))
+        for table in ("postings", "word_orders"):
+            await rows(self.db, f"DELETE FROM {table} WHERE chunk_id = ANY (?::bigint[])", (ids,))  # noqa: S608
         await rows(self.db, "DELETE FROM vectors WHERE document_id = ?", (document_id,))
         await rows(self.db, "DELETE FROM next_vectors WHERE document_id = ?", (document_id,))
         self._count_chunks(-len(found), -sum(words for _, words in found))
@@ -292,7 +301,7 @@ class PostgresWrite(PostgresRead, Write):
     async def remove_all_content(self) -> None:
         # TRUNCATE takes constant time. A search in progress keeps its rows or finds none; documents and
         # chunks are deleted row by row, because their readers must see a consistent snapshot.
-        await self.db.execute("TRUNCATE postings, next_vectors")
+        await self.db.execute("TRUNCATE postings, word_orders, next_vectors")
         # The table of vectors cannot be locked exclusively while its index is being built.
         free = await value(self.db, f"SELECT pg_try_advisory_xact_lock({BUILDING})")
         emptying = "TRUNCATE" if free else "DELETE FROM"

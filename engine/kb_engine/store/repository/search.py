@@ -113,6 +113,8 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
         if query.explain:
             result.explain = each.explanation
         results.append(result)
+    if query.arrange is not None:
+        results = await read.computed(query.arrange, results)
     lost = len(await there(read, candidates.lost, query.selection)) if candidates.lost else 0
     return Found(results, candidates.total, above < 0, candidates.exact, candidates.total_exact, lost)
 

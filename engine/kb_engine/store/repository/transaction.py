@@ -30,6 +30,8 @@ from kb_engine.store.repository.reach import Condition, of_document, reached
 A = TypeVar("A", bound=msgspec.Struct)
 F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
+T = TypeVar("T")
+U = TypeVar("U")
 
 Row = Sequence[Any]
 
@@ -101,6 +103,10 @@ class Read(ABC):
     def seen(self) -> str:
         """The latest time that has certainly been reached."""
         return stamp(self.clock.seen())
+
+    async def computed(self, work: Callable[[T], U], argument: T) -> U:
+        """Return the result of `work`, which runs on a thread: this one, if the transaction has one."""
+        return work(argument)
 
     # Each statement about documents, jobs, versions or collections includes one of these conditions, or an id
     # obtained from a statement that does. Without an access scope they are empty and cost nothing.

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -14,6 +14,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
+from kb_engine.index.port import Vectors
 from tests.support.ingesting import HELD, TestEmbedder
 from tests.support.patience import ANSWER_SECONDS
 
@@ -186,3 +187,18 @@ async def test_a_failed_recovery_is_told_as_before(held: tuple[Encoder, TestEmbe
     encoder.begin_recovery()
     await encoder.close()
     assert (embedder.failures, encoder.failure) == (0, "out of order")
+
+
+async def test_only_long_queries_wake_a_thread_for_an_embedder_that_is_quick() -> None:
+    threads: list[int] = []
+
+    class Noting(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            threads.append(threading.get_ident())
+            return super().embed(texts)
+
+    encoder = Encoder(Noting(), workers=1)
+    for chars in (Noting.quick_chars, Noting.quick_chars + 1):
+        await encoder.query("b" * chars)
+    await encoder.close()
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]

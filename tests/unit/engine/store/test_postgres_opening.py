@@ -11,6 +11,7 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import WHITE_SPACE, note_hash, text_digest
+from kb_contracts.semantics.query import Wording
 from kb_engine.address import address_of
 from kb_engine.store.port import (
     BaseTooNew,
@@ -24,6 +25,7 @@ from kb_engine.store.port import (
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
 from kb_engine.store.postgres.postgres_store import open_postgres
+from kb_engine.store.postgres.word_order import order_of
 from kb_engine.store.repository.content import passages_hash
 from tests.support.eventually import eventually_async
 from tests.support.postgres import PASSWORD, Database, give_back, new_database
@@ -52,15 +54,20 @@ async def test_words_of_an_earlier_analyser_are_indexed_again_while_the_engine_r
     assert "^de|haus" in terms
     assert language == "de"
     await place.execute(
-        "DELETE FROM postings WHERE term LIKE '^%'; UPDATE chunks SET words = words + 1; "
+        "DELETE FROM postings WHERE term LIKE '^%'; DELETE FROM word_orders; "
+        "UPDATE chunks SET words = words + 1; "
         "UPDATE base SET words = words + 1; UPDATE documents SET language = NULL; "
         "INSERT INTO outdated_words VALUES (1), (99)"
     )
     async with opened(place) as base:
+        found = await base.find("", "vector", vector=axis(0), wording=Wording(["wurden alle"]))
+        assert [result.chunk.text for result in found.results] == [text]
         base.store.subscribe(lambda _event: None)
         left = "SELECT count(*) FROM outdated_words"
         await eventually_async(lambda: place.value(left), lambda count: count == 0, what="the renewal")
         assert await base.titles("Haus") == ["Häuser"]
+    order = await place.value("SELECT words FROM word_orders")
+    assert order == order_of("Häuser", "", text)
     assert await place.value(made) == terms
     assert await place.value("SELECT words FROM totals") == words
     assert await place.value("SELECT language FROM documents") == language

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Found
+from kb_engine.store.postgres import word_order
 from kb_engine.store.postgres.search import hybrid
+from kb_engine.store.postgres.word_order import MOST_IDS
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import DIMENSIONS, Base, axis, build_vector_index, opened
@@ -18,6 +22,8 @@ from tests.support.stores import DIMENSIONS, Base, axis, build_vector_index, ope
 pytestmark = pytest.mark.process
 
 EACH, CENTRES = 50, 12
+LONG = "x" * 3_000
+"""A word that no index of PostgreSQL takes as it is."""
 WORDS = [f"w{number}" for number in range(40)]
 
 
@@ -93,3 +99,25 @@ async def test_vector_search_follows_deletions_and_additions(base: Base) -> None
     added = await base.note("new", vectors=[vector])
     (best, *_) = (await base.find("", "vector", vector=vector)).results
     assert (best.document.id, best.score) == (added.id, 1.0)
+
+
+async def test_the_chunks_that_pass_a_wording_are_those_whose_texts_pass(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """Listed as those that pass or as the others, or left to the texts if both are too many."""
+    rng = np.random.default_rng(2)
+    pieces = ["a", "B", "c", "é", "Straße", "机器", LONG, "_", "-", "."]
+    texts = [" ".join(rng.choice(pieces, 6)) for _ in range(30)]
+    phrases = ["", "a", "a b", "STRASSE a", "器", LONG, f"c {LONG}", "title", "title a"]
+    wordings = [Wording([one], [other]) for one, other in pairwise(phrases)]
+    wordings += [Wording([""]), *(Wording(excluded=[one, "e"]) for one in phrases)]
+    place = await new_database()
+    async with opened(place) as base:
+        await base.note(*texts, title="title", vectors=list(clustered(1, len(texts))))
+        for wording, most in product(wordings, (MOST_IDS, 10, 0)):
+            monkeypatch.setattr(word_order, "MOST_IDS", most)
+            with subtests.test(held=wording.phrases, barred=wording.excluded, most=most):
+                found = await base.find("a", "vector", wording=wording, top=len(texts), vector=axis(0))
+                due = sorted(text for text in texts if wording.passes("title", None, text))
+                assert sorted(result.chunk.text for result in found.results) == due
+    give_back(place)

@@ -20,7 +20,7 @@ LEFT = {
     *("jobs", "job_texts", "spool_files", "spool_parts", "idempotency", "measures"),
     *("meta", "base", "layout", "counters", "pings"),
     *("postings", "outdated_words", "index_changes", "index_segments", "next_vectors", "next_embedder"),
-    "reserve",
+    *("reserve", "word_orders"),
 }
 """Finished work, a base's own state, and derived data."""
 

@@ -42,14 +42,19 @@ conclusive.
 
 
 async def find_candidates(
-    db: Db, embedder: EmbedderIdentity, words: Words, query: IndexQuery, exact_below: int
+    db: Db,
+    embedder: EmbedderIdentity,
+    words: Words,
+    query: IndexQuery,
+    exact_below: int,
+    without: Sequence[int] = (),
 ) -> Candidates:
-    """Return the best chunks. `db` is in a transaction with one snapshot.
+    """Return the best chunks, except `without`. `db` is in a transaction with one snapshot.
 
     Raises:
         EngineError: `not_ready` if the base has a different embedder by now.
     """
-    state = await read_state(db, embedder, query, words.sizes)
+    state = await read_state(db, embedder, query, words.sizes, without)
     extent = state.extent
     if not extent.left:
         return Candidates((), 0)

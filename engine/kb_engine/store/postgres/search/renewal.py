@@ -16,6 +16,7 @@ from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.postgres.connection import GONE, Connections, Db, rows
 from kb_engine.store.postgres.transaction import expect_layout, insert_postings, lock_base
+from kb_engine.store.postgres.word_order import insert_orders
 
 _PAUSE_SECONDS = 30.0
 
@@ -72,8 +73,10 @@ async def _renew(db: Db, document_id: int, title: str, language: str | None) -> 
     language, words = await asyncio.to_thread(analysed)
     ids, lengths = [chunk[0] for chunk in chunks], [each.length for each in words]
     await rows(db, "UPDATE documents SET language = ? WHERE id = ?", (language, document_id))
-    await rows(db, "DELETE FROM postings WHERE chunk_id = ANY (?::bigint[])", (ids,))
+    for table in ("postings", "word_orders"):
+        await rows(db, f"DELETE FROM {table} WHERE chunk_id = ANY (?::bigint[])", (ids,))  # noqa: S608
     await insert_postings(db, ids, words)
+    await insert_orders(db, ids, title, texts)
     await rows(
         db,
         "UPDATE chunks c SET words = n.words FROM unnest(?::bigint[], ?::bigint[]) n (id, words) "

@@ -61,7 +61,7 @@ class ReachedSizes:
 class State:
     """The statistics for a query. `average` is in words per chunk; like `languages` it covers the documents
     within the access scope. `indexed`: the HNSW index is complete. Each chunk must contain every word of
-    `required` in one of its forms.
+    `required` in one of its forms; the chunks `without` are left out.
     """
 
     extent: Extent
@@ -70,9 +70,12 @@ class State:
     indexed: bool
     languages: Sequence[str]
     required: Sequence[Word] = ()
+    without: Sequence[int] = ()
 
 
-async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery, sizes: ReachedSizes) -> State:
+async def read_state(
+    db: Db, embedder: EmbedderIdentity, query: IndexQuery, sizes: ReachedSizes, without: Sequence[int]
+) -> State:
     """Read the statistics. Raises `not_ready` if the base has a different embedder by now."""
     reach = query.selection.reach
     of_languages, reached = filters.languages_within(reach)
@@ -97,8 +100,9 @@ async def read_state(db: Db, embedder: EmbedderIdentity, query: IndexQuery, size
         sql = f"SELECT coalesce(sum(chunk_count), 0) FROM documents d WHERE {where}"  # noqa: S608
         left = await value(db, sql, values)
     extent = Extent(int(left), chunks, generation, whole, reach)
-    state = State(extent, words / chunks if chunks else 1.0, stored.dimensions, indexed, languages.split())
-    if not query.required and query.among is None:
+    average = words / chunks if chunks else 1.0
+    state = State(extent, average, stored.dimensions, indexed, languages.split(), without=without)
+    if not query.required and query.among is None and not without:
         return state
     required = await asyncio.to_thread(lambda: Analyser().required(query.required, state.languages))
     state = replace(state, required=required)
@@ -116,4 +120,7 @@ def selected(state: State, query: IndexQuery) -> tuple[str, list[Any]]:
     if query.among is not None:
         conditions.append("v.chunk_id = ANY (?::bigint[])")
         values.append(list(query.among))
+    if state.without:
+        conditions.append("v.chunk_id <> ALL (?::bigint[])")
+        values.append(state.without)
     return " AND ".join(conditions) or ALL, values

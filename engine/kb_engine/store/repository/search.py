@@ -127,12 +127,16 @@ async def _covered(read: Read, query: Query, best: Sequence[Ranked]) -> float:
         f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}{within}",
         (read.list_value([each.chunk_id for each in best]), *reached),
     )
-    analyser = Analyser()
-    shares = [
-        analyser.covered(query.text, title, (heading, text), language)
-        for title, heading, text, language in rows
-    ]
-    return max(shares, default=0.0)
+
+    def greatest(rows: Sequence[Row]) -> float:
+        analyser = Analyser()
+        shares = (
+            analyser.covered(query.text, title, (heading, text), language)
+            for title, heading, text, language in rows
+        )
+        return max(shares, default=0.0)
+
+    return await read.computed(greatest, rows)
 
 
 async def there(read: Read, chunk_ids: Sequence[int], selection: Selection | None = None) -> list[int]:

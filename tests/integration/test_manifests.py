@@ -57,12 +57,6 @@ def compose(path: str) -> dict[str, Manifest]:
     return services
 
 
-def built(folder: Path) -> list[Manifest]:
-    """The manifests that `kubectl kustomize` makes of a folder."""
-    made = subprocess.run(["kubectl", "kustomize", folder], check=True, capture_output=True, text=True)
-    return list(yaml.load_all(made.stdout, yaml.CSafeLoader))
-
-
 def workload(manifests: list[Manifest], kind: str, name: str) -> Manifest:
     """The specification of a workload, and its first container."""
     (found,) = [each for each in manifests if (each["kind"], each["metadata"]["name"]) == (kind, name)]
@@ -77,29 +71,37 @@ def test_every_document_is_valid_under_the_schemas_of_kubernetes(release: str) -
             kubernetes_validate.validate(document, release, strict=True)
 
 
-@kustomize
-def test_every_overlay_with_an_ingress_is_valid(tmp_path: Path) -> None:
-    """The component is what a user adds to an overlay. Documents that overlays share are validated once."""
-    found: dict[str, Manifest] = {}
+@pytest.fixture(scope="module")
+def overlays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Manifest]]:
+    """The manifests of each overlay with an ingress, the component that a user adds to it."""
+    folder, found = tmp_path_factory.mktemp("overlay"), {}
     for overlay in OVERLAYS:
         listed = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": [os.path.relpath(KUBERNETES / "overlays" / overlay, tmp_path)],
-            "components": [os.path.relpath(KUBERNETES / "components" / "ingress", tmp_path)],
+            "resources": [os.path.relpath(KUBERNETES / "overlays" / overlay, folder)],
+            "components": [os.path.relpath(KUBERNETES / "components" / "ingress", folder)],
         }
-        (tmp_path / "kustomization.yml").write_text(yaml.safe_dump(listed), "utf-8")
-        manifests = built(tmp_path)
+        (folder / "kustomization.yml").write_text(yaml.safe_dump(listed), "utf-8")
+        command = ["kubectl", "kustomize", folder]
+        made = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[overlay] = [*yaml.load_all(made.stdout, yaml.CSafeLoader)]
+    return found
+
+
+@kustomize
+def test_every_overlay_with_an_ingress_is_valid(overlays: dict[str, list[Manifest]]) -> None:
+    """Documents that overlays share are validated once."""
+    for manifests in overlays.values():
         assert "Ingress" in {each["kind"] for each in manifests}
-        found |= {yaml.safe_dump(each): each for each in manifests}
-    for manifest in found.values():
+    for manifest in {yaml.safe_dump(each): each for made in overlays.values() for each in made}.values():
         for release in RELEASES:
             kubernetes_validate.validate(manifest, release, strict=True)
 
 
 @kustomize
-def test_the_servers_of_the_postgres_overlay_name_each_engine() -> None:
-    manifests = built(KUBERNETES / "overlays" / "postgres")
+def test_the_servers_of_the_postgres_overlay_name_each_engine(overlays: dict[str, list[Manifest]]) -> None:
+    manifests = overlays["postgres"]
     engines = workload(manifests, "StatefulSet", "kb-engine")
     (server,) = workload(manifests, "Deployment", "kb")["template"]["spec"]["containers"]
     expected = [
@@ -110,8 +112,10 @@ def test_the_servers_of_the_postgres_overlay_name_each_engine() -> None:
 
 
 @kustomize
-def test_the_backup_of_the_sqlite_overlay_mounts_the_volume_of_the_engine() -> None:
-    manifests = built(KUBERNETES / "overlays" / "sqlite")
+def test_the_backup_of_the_sqlite_overlay_mounts_the_volume_of_the_engine(
+    overlays: dict[str, list[Manifest]],
+) -> None:
+    manifests = overlays["sqlite"]
     engine = workload(manifests, "StatefulSet", "kb-engine")
     pod = workload(manifests, "CronJob", "kb-backup")["jobTemplate"]["spec"]["template"]["spec"]
     (claim,) = engine["volumeClaimTemplates"]

@@ -83,7 +83,7 @@ def overlays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Manifes
             "components": [os.path.relpath(KUBERNETES / "components" / "ingress", folder)],
         }
         (folder / "kustomization.yml").write_text(yaml.safe_dump(listed), "utf-8")
-        command = ["kubectl", "kustomize", folder]
+        command = ["kubectl", "kustomize", str(folder)]
         made = subprocess.run(command, check=True, capture_output=True, text=True)
         found[overlay] = [*yaml.load_all(made.stdout, yaml.CSafeLoader)]
     return found

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import TypeAlias
@@ -138,6 +139,12 @@ def reduce_to_main_text(path: Path) -> str | None:
     )
 
 
+@cache
+def _certificates() -> ssl.SSLContext:
+    """The certificates of the web, loaded once for all URLs."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 async def _fetch(
     url: str,
     folder: Path,
@@ -152,7 +159,7 @@ async def _fetch(
         async with (
             asyncio.timeout(MOST_SECONDS),
             httpx.AsyncClient(
-                trust_env=False, timeout=_TIMEOUT, headers=headers, verify=True if trust is None else trust
+                trust_env=False, timeout=_TIMEOUT, headers=headers, verify=trust or _certificates()
             ) as client,
         ):
             for _ in range(MOST_REDIRECTS + 1):

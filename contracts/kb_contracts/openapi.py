@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,7 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = FOLDER) -> in
     return status
 
 
+@cache
 def written(part: ApiSurface) -> str:
     """Return the text of one document as it is committed: YAML in its own order, without references within
     it.

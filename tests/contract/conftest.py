@@ -20,6 +20,7 @@ from kb_http.mount import REQUEST_LINE_BYTES
 from kb_verify.files import MULTIPART
 from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY
+from tests.support.new_base import put_base
 from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, SILENCE
 
 COUNTS = "contract"
@@ -45,7 +46,10 @@ class Start:
     async def __call__(self, **settings: Any) -> Caller:
         """Start an engine with these settings and return a caller."""
         chosen = {"home": self._home, "embedder": "hash", "ingest_workers": 1, **settings}
-        app = await create_app(EngineSettings(**chosen))
+        configured = EngineSettings(**chosen)
+        if not (configured.store or configured.folder.exists()):
+            put_base(configured.database)
+        app = await create_app(configured)
         self._runner = web.AppRunner(app, shutdown_timeout=SILENCE, max_line_size=REQUEST_LINE_BYTES)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()

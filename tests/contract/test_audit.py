@@ -26,7 +26,10 @@ def _lines(folder: Path) -> list[Entry]:
 def test_each_request_is_a_line_and_no_text_is_in_any(tmp_path: Path) -> None:
     with engine(tmp_path, audit=AuditSettings(audit=True)) as url:
         with httpx.Client(
-            base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+            base_url=f"{url}/api/v1",
+            headers={"Authorization": f"Bearer {API_KEY}"},
+            timeout=ANSWER_SECONDS,
+            verify=False,
         ) as http:
             sent = {"text": WORDS, "title": WORDS, "tags": ["collection:memory"], "source_path": WORDS}
             job = http.post("/jobs", json=sent, headers={USER_ID: "ann", "X-Request-ID": "c1"}).json()

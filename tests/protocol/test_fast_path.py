@@ -90,7 +90,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
 
 FEW = settings(
-    max_examples=3 * settings().max_examples,
     derandomize=True,
     database=None,
     suppress_health_check=[

@@ -117,7 +117,7 @@ def test_a_test_without_marks_claims_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["import pytest\n@pytest.mark.requirement(IDS)\ndef test_a(): ...", "def test_a(:"]
+    "source", ["import pytest\n@pytest.mark.requirement(IDS)\ndef test_a(): ...", "def test_requirement(:"]
 )
 def test_an_unreadable_requirement_mark_is_an_error_that_names_the_file(tmp_path: Path, source: str) -> None:
     """A computed mark, or a file that is not Python, is never ignored."""

@@ -17,6 +17,7 @@ from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_simulator import SimulatorSettings, in_thread
+from tests.support.new_base import put_base
 from tests.support.patience import SILENCE, START_SECONDS
 
 API_KEY = "the-key-of-the-contract-tests"
@@ -33,10 +34,13 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
         "keep_originals": True,
         **settings,
     }
+    configured = EngineSettings(**chosen)
+    if not (configured.store or configured.folder.exists()):
+        put_base(configured.database)
     started: Future[tuple[str, Callable[[], object]]] = Future()
 
     async def serve() -> None:
-        app = await create_app(EngineSettings(**chosen))
+        app = await create_app(configured)
         app.middlewares[:0] = middlewares
         runner = web.AppRunner(
             app,

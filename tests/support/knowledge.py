@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from kb_contracts.api.models import NoteRequest
+from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_server.waiting import Clock
 from kb_simulator import ControlClient, Simulator, SimulatorSettings, in_thread
+from tests.support.patience import JOB_SECONDS
 from tests.support.server_fixtures import ToolCaller
 from tests.support.tool_table import TOOLS
 
@@ -51,6 +54,14 @@ class Knowledge(ToolCaller):
         path = self.root / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return str(path)
+
+    async def note(self, text: str, **members: Any) -> str:
+        """Return the id of a document that another tool has added, for which no file is read."""
+        request = NoteRequest(text=text, **{"title": text, **members})
+        engine = self.services.engine
+        job = await engine.call(CREATE_JOB, body=request)
+        done = await engine.wait_for_job(job.id, JOB_SECONDS)
+        return str((await engine.call(GET_DOCUMENT, path={"document_id": done.document_id})).uid)
 
     async def added(self, name: str, content: str | bytes = "", **arguments: Any) -> str:
         """Add a file with this content (HTML by default), and return the id of its finished document."""

@@ -38,6 +38,7 @@ from kb_engine.store.repository import documents, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
 from kb_engine.store.sqlite.sqlite_store import SqliteStore, open_sqlite
 from kb_engine.turns import Lane
+from tests.support.new_base import put_base
 from tests.support.postgres import Database, new_database
 
 Place = Path | Database
@@ -297,7 +298,9 @@ async def visit(place: Place, **options: Any) -> None:
 
 async def new_place(kind: str, folder: Path, *, empty: bool = False) -> Place:
     """A place for a base of one of the two kinds; with `empty`, no base was ever there."""
-    return folder / "kb.db" if kind == "sqlite" else await new_database(empty=empty)
+    if kind == "sqlite":
+        return folder / "kb.db" if empty else put_base(folder / "kb.db")
+    return await new_database(empty=empty)
 
 
 async def died(base: Base, folder: Path) -> Place:

@@ -25,6 +25,12 @@ ALLOWED: dict[str, str] = {}
 
 PACKAGES = ("contracts", "server", "engine", "simulator", "cli", "load")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_TEXT = re.compile(r""""{3}(?:\\.|[^\\])*?"{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*""", re.DOTALL)
+"""A string or a comment."""
+_CANDIDATE = re.compile(
+    rf"(?<![a-z])(?i:{'|'.join(REFUSED)})(?![a-z])|(?:{'|'.join(map(str.capitalize, REFUSED))})(?![a-z])"
+)
+"""A part of a name. Files without one are not parsed, which takes most of the time."""
 
 
 def names(tree: ast.AST) -> Iterator[str]:
@@ -47,7 +53,8 @@ def names(tree: ast.AST) -> Iterator[str]:
 
 def refused(path: Path) -> set[str]:
     """Return the names of a file, with its own, that have a refused word."""
-    found = {path.stem, *names(ast.parse(path.read_text("utf-8")))}
+    source = path.read_text("utf-8")
+    found = {path.stem, *(names(ast.parse(source)) if _CANDIDATE.search(_TEXT.sub("", source)) else ())}
     return {
         name
         for name in found - ALLOWED.keys()

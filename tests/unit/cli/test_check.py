@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from kb_cli.output import Exit
 from kb_engine.settings import EngineSettings
 from kb_engine.store.sqlite.originals import originals_of
 from tests.support import engines
+from tests.support.commands import ended
 from tests.support.postgres import Database
 from tests.unit.cli.conftest import KEY, Kb
 
@@ -23,16 +26,21 @@ TEXT = "# Granite\n\n" + "Granite is hard and grey. " * 80 + "\n\n# Basalt\n\nBa
 Hurt = Callable[[sqlite3.Connection], object]
 
 
-@pytest.fixture
-def home(kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base, not in use, with a note (document 1) and a file (document 2)."""
-    file = tmp_path / "stones.md"
-    file.write_text(TEXT)
-    with engines.engine(tmp_path / "home", api_key=KEY) as url:
-        monkeypatch.setenv("KB_ENGINE_URL", url)
-        kb.note(TEXT, "--collection", "memory")
-        kb("add", str(file))
-    return tmp_path / "home"
+    folder = tmp_path_factory.mktemp("sound")
+    (folder / "stones.md").write_text(TEXT)
+    with engines.engine(folder / "home", api_key=KEY) as url:
+        for arguments in (("addnote", TEXT, "--collection", "memory"), ("add", str(folder / "stones.md"))):
+            assert ended(*arguments, KB_ENGINE_URL=url, KB_API_KEY=KEY).returncode == Exit.OK
+    return folder / "home"
+
+
+@pytest.fixture
+def home(sound: Path, tmp_path: Path) -> Path:
+    """A copy of the sound base, for the test to damage."""
+    return Path(shutil.copytree(sound, tmp_path / "home"))
 
 
 def hurt(home: Path, *statements: str) -> None:
@@ -51,17 +59,25 @@ def check(kb: Kb, home: Path, *arguments: str) -> tuple[int, dict[str, Any], str
 QUERIES = (("basalt", "fts"), ("what is hard and grey", "vector"), ("granite", "hybrid"))
 
 
-def find(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def find(home: Path) -> list[Any]:
     """The sorted results of each query."""
     with engines.engine(home, api_key=KEY) as url:
-        monkeypatch.setenv("KB_ENGINE_URL", url)
+        called = partial(ended, "search", KB_ENGINE_URL=url, KB_API_KEY=KEY)
         return [
             sorted(
                 (each["document"]["id"], each["chunk"]["index"], each["chunk"]["text"], each["score"])
-                for each in kb.json("search", query, "--mode", mode, "--top", "50")["results"]
+                for each in json.loads(called(query, "--mode", mode, "--top", "50", "--json").stdout)[
+                    "results"
+                ]
             )
             for query, mode in QUERIES
         ]
+
+
+@pytest.fixture(scope="module")
+def found(sound: Path) -> list[Any]:
+    """The results in the sound base."""
+    return find(sound)
 
 
 def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
@@ -86,10 +102,9 @@ def test_a_sound_base_is_whole(kb: Kb, home: Path) -> None:
     ],
 )  # fmt: skip
 def test_damage_of_derived_data_is_repaired(
-    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, statement: str, number: int, fault: str, deep: bool
+    kb: Kb, home: Path, found: list[Any], statement: str, number: int, fault: str, deep: bool
 ) -> None:
     """Damage is reported without `--repair` and repaired with it; searches then return the same as before."""
-    before = find(kb, home, monkeypatch)
     hurt(home, statement)
     flags = ("--deep",) if deep else ()
     if deep:
@@ -100,7 +115,7 @@ def test_damage_of_derived_data_is_repaired(
     status, answer, error = check(kb, home, *flags, "--repair")
     assert (status, answer["hurt"][0]["repaired"], error.endswith("repaired\n")) == (Exit.OK, True, True)
     assert check(kb, home, "--deep")[0] == Exit.OK
-    assert find(kb, home, monkeypatch) == before
+    assert find(home) == found
 
 
 @pytest.mark.parametrize(

@@ -217,9 +217,9 @@ def test_the_kind_of_an_imported_folder_is_detected_and_printed(
 BOMB = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]"
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
+def test_a_note_with_bad_front_matter_is_taken_in_as_text(kb: Kb, tmp_path: Path, collection: str) -> None:
+    """The error is reported, and the other files are imported."""
+    bad = (
         (BOMB, "aliases"),
         ("{{ title: a }}", "unhashable"),
         ("title: {{date}}", "unhashable"),
@@ -228,19 +228,17 @@ BOMB = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]"
         ('title: "a\\0b"', "invalid characters"),
         ('title: "\\ud800"', "invalid characters"),
         ("? [a, b]\n: c", "unhashable"),
-    ],
-)
-def test_a_note_with_bad_front_matter_is_taken_in_as_text(
-    kb: Kb, tmp_path: Path, collection: str, source: str, words: str
-) -> None:
-    """The error is reported, and the other files are imported."""
-    write(tmp_path / "vault/bad.md", f"---\n{source}\n---\nThe text of the note #kept\n")
+    )
+    for number, (source, _) in enumerate(bad):
+        write(tmp_path / f"vault/bad {number}.md", f"---\n{source}\n---\nText {number} of the note #kept\n")
     write(tmp_path / "vault/good.md", "---\ntags: good\n---\nAnother text")
-    results = imported(kb, tmp_path / "vault", collection, "--from", "obsidian")["results"]
-    assert [each["outcome"] for each in results] == ["added", "added"]
-    assert words in results[0]["reason"]
+    *results, good = imported(kb, tmp_path / "vault", collection, "--from", "obsidian")["results"]
+    assert [each["outcome"] for each in (*results, good)] == ["added"] * 10
+    for each, (source, words) in zip(results, bad, strict=True):
+        assert words in each["reason"], source
     found = held(kb, collection)
-    assert (found["bad"]["tags"], found["good"]["tags"]) == (["kept"], ["good"])
+    assert {found[f"bad {number}"]["tags"][0] for number in range(len(bad))} == {"kept"}
+    assert found["good"]["tags"] == ["good"]
 
 
 def test_tags_in_yaml_are_data_and_make_nothing() -> None:

@@ -125,17 +125,16 @@ FRENCH = (
 
 
 @pytest.mark.parametrize(
-    ("text", "encoding", "label"),
+    ("text", "encoding", "label", "fmt"),
     [
-        (GERMAN, "cp850", "cp850"),
-        (FRENCH, "cp1252", "windows-1252"),
-        (RUSSIAN, "cp1251", "windows-1251"),
-        (RUSSIAN, "koi8_r", "koi8-r"),
-        (GERMAN, "utf-16-le", "utf-16le"),
-        (FRENCH, "utf-16-be", "utf-16be"),
+        (GERMAN, "cp850", "cp850", TEXT),
+        (FRENCH, "cp1252", "windows-1252", FORMATS["html"]),
+        (RUSSIAN, "cp1251", "windows-1251", TEXT),
+        (RUSSIAN, "koi8_r", "koi8-r", FORMATS["csv"]),
+        (GERMAN, "utf-16-le", "utf-16le", FORMATS["html"]),
+        (FRENCH, "utf-16-be", "utf-16be", TEXT),
     ],
 )
-@pytest.mark.parametrize("fmt", [TEXT, FORMATS["csv"], FORMATS["html"]], ids=lambda fmt: fmt.name)
 async def test_a_certain_encoding_is_detected_and_named(
     tmp_path: Path, text: str, encoding: str, label: str, fmt: Format
 ) -> None:

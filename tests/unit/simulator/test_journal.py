@@ -11,7 +11,6 @@ from kb_simulator.determinism import Seeded
 from kb_simulator.engine.state import State
 from kb_simulator.harness.faults import Fault, FaultRegistry, When
 from kb_simulator.harness.journal import (
-    MOST_ENTRIES,
     Expectation,
     Journal,
     Match,
@@ -122,12 +121,13 @@ def test_the_canonical_form_does_not_depend_on_arrival() -> None:
     assert one.latest(10) != two.latest(10)
 
 
-def test_the_oldest_entries_are_dropped_and_counted() -> None:
+def test_the_oldest_entries_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kb_simulator.harness.journal.MOST_ENTRIES", 10)
     journal = Journal()
-    for _ in range(MOST_ENTRIES + 5):
+    for _ in range(15):
         journal.begin(request("search"), 0.0)
-    assert (len(journal), journal.dropped) == (MOST_ENTRIES, 5)
-    assert journal.latest(1)[0].number == MOST_ENTRIES + 5
+    assert (len(journal), journal.dropped) == (10, 5)
+    assert journal.latest(1)[0].number == 15
     assert "nothing is certain" in failures(journal, expectations=(Expectation(),))[0]
 
 

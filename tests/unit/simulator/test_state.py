@@ -15,7 +15,7 @@ from kb_contracts.semantics.requests import KEPT_SECONDS
 from kb_simulator import SimulatorSettings
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Policy, Retry, Stuck, policy_of
 from kb_simulator.engine.search import FLOOR, SATURATION, WEIGHT, search
-from kb_simulator.engine.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
+from kb_simulator.engine.state import KEPT_ENDED_JOBS
 from kb_simulator.harness.namespaces import Namespaces
 from kb_verify.scores import explained
 from tests.unit.simulator.parts import Base
@@ -126,9 +126,10 @@ def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) ->
     assert (done.status, done.attempts, done.elapsed_seconds) == ("completed", 2, 5.0)
 
 
-def test_too_many_waiting_jobs_are_refused(base: Base) -> None:
+def test_too_many_waiting_jobs_are_refused(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kb_simulator.engine.state.MAX_WAITING_JOBS", 3)
     base.state.policy = Stuck()
-    for _ in range(MAX_WAITING_JOBS):
+    for _ in range(3):
         base.submit("granite")
     assert code_of(lambda: base.submit("copper")) == "queue_full"
     base.state.clear()

@@ -15,6 +15,7 @@ import pytest
 
 from kb_engine.store.postgres.search import hybrid
 from tests.support.far_indexes import FAR, far_away
+from tests.support.new_base import put_base
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Base, build_vector_index, new_place, opened
 
@@ -29,7 +30,7 @@ KINDS = (
 
 @pytest.fixture
 async def embedded(tmp_path: Path) -> AsyncIterator[Base]:
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(put_base(tmp_path / "kb.db")) as base:
         yield base
 
 

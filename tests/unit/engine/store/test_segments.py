@@ -68,26 +68,44 @@ async def tidied(base: Base) -> None:
     await eventually_async(left_to_do, lambda left: not left, what="the upkeep")
 
 
+Filled = tuple[Path, list[tuple[str, int, float]]]
+"""A base and the results of its searches."""
+
+
 @pytest.fixture
-async def filled(tmp_path: Path) -> tuple[Path, list[tuple[str, int, float]]]:
-    """A base with several segments and further chunks, some of each removed, and its search results."""
-    async with opened(tmp_path / "kb.db") as base:
+async def filled(once: list[Filled], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Filled:
+    """A copy of a base with several segments and further chunks, some of each removed."""
+    if not once:
+        once.append(await fill(tmp_path_factory.mktemp("filled") / "kb.db"))
+    path, found = once[0]
+    shutil.copytree(path.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / path.name, found
+
+
+@pytest.fixture(scope="module")
+def once() -> list[Filled]:
+    """Empty until a test has filled the base."""
+    return []
+
+
+async def fill(path: Path) -> Filled:
+    async with opened(path) as base:
         await notes(base, 0, 30)
         for one in (await all_documents(base)).documents[::5]:
             await base.store.once(None, documents.delete, one.id)
     number = 30
     while True:  # until upkeep, which runs until the close, has left more than one
-        async with opened(tmp_path / "kb.db") as base:
+        async with opened(path) as base:
             await notes(base, number, 3)
             await tidied(base)
             found = await answers(base)
         if len(files(base)) > 1:
-            return base.path, found
+            return path, found
         number += 3
 
 
 async def test_a_base_opens_with_the_index_that_it_had(
-    filled: tuple[Path, list[tuple[str, int, float]]], monkeypatch: pytest.MonkeyPatch
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, expected = filled
     read: list[tuple[int, int]] = []
@@ -152,7 +170,7 @@ def more(folder: Path) -> None:
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, cut, spoilt, one_missing, swapped, exchanged, more])
 async def test_files_that_are_missing_or_damaged_are_made_again(
-    filled: tuple[Path, list[tuple[str, int, float]]], damage: Callable[[Path], None]
+    filled: Filled, damage: Callable[[Path], None]
 ) -> None:
     path, expected = filled
     damage(segments.folder_of(path))
@@ -263,7 +281,7 @@ async def test_a_failed_upkeep_is_reported_and_done_later(
         assert await answers(base) == found
 
 
-async def test_a_damaged_vector_is_left_out(filled: tuple[Path, list[tuple[str, int, float]]]) -> None:
+async def test_a_damaged_vector_is_left_out(filled: Filled) -> None:
     path, before = filled
     with direct(path) as db:
         db.execute(

@@ -192,18 +192,21 @@ REFUSED: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-async def test_direct_calls_and_http_refuse_with_the_same_fault(both: Both, name: str) -> None:
+async def test_direct_calls_and_http_refuse_with_the_same_fault(
+    both: Both, subtests: pytest.Subtests
+) -> None:
     await note(both.http)
     await both.http.call(CREATE_JOB, body=m.NoteRequest(text="one"), idempotency_key="used")
-    faults = []
-    for client in (both.http, both.direct):
-        with pytest.raises(EngineFault) as raised:
-            await REFUSED[name](client)
-        faults.append((type(raised.value), vars(raised.value)))
-    assert faults[0] == faults[1]
-    assert faults[0][0] is Refused
-    assert not any(both.spool.iterdir())
+    for name, call in REFUSED.items():
+        with subtests.test(name):
+            faults = []
+            for client in (both.http, both.direct):
+                with pytest.raises(EngineFault) as raised:
+                    await call(client)
+                faults.append((type(raised.value), vars(raised.value)))
+            assert faults[0] == faults[1]
+            assert faults[0][0] is Refused
+            assert not any(both.spool.iterdir())
 
 
 async def test_direct_calls_refuse_a_user_with_a_line_break(both: Both) -> None:

@@ -46,9 +46,12 @@ async def test_an_edit_leaves_the_rest(
     assert (text(engine), answer["version"], answer["collection"]) == (expected, 2, "memory")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
+async def test_a_refused_edit_leaves_the_note_unchanged(
+    engine: SimulatedEngine, tools: ToolCaller, subtests: pytest.Subtests
+) -> None:
+    engine.add(text=NOTE)
+    engine.add(text="a file", doc_type="text")
+    rows: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "invalid_parameter"),
         ({"append": "a", "old": "b", "new": "c"}, "invalid_parameter"),
         ({"old": "concise"}, "invalid_parameter"),
@@ -62,15 +65,11 @@ async def test_an_edit_leaves_the_rest(
         ({"append": "x", "document_id": 9}, "document_not_found"),
         ({"append": "x", "document_id": 2}, "not_a_note"),
         ({"old": "concise\n\n## Tables\n", "new": "x" * m.MAX_NOTE_CHARS}, "invalid_parameter"),
-    ],
-)
-async def test_a_refused_edit_leaves_the_note_unchanged(
-    engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], error: str
-) -> None:
-    engine.add(text=NOTE)
-    engine.add(text="a file", doc_type="text")
-    refused = await tools.refused("kb_edit_note", **{"document_id": 1, **arguments})
-    assert (refused["error"], text(engine), engine.document().version) == (error, NOTE, 1)
+    )
+    for arguments, error in rows:
+        with subtests.test(arguments=str(arguments)[:80]):
+            refused = await tools.refused("kb_edit_note", **{"document_id": 1, **arguments})
+            assert (refused["error"], text(engine), engine.document().version) == (error, NOTE, 1)
 
 
 async def test_a_section_that_is_not_there_is_answered_with_those_that_are(

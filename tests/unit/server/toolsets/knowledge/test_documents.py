@@ -9,8 +9,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from kb_contracts.api.models import NoteRequest
-from kb_contracts.api.operations import CREATE_JOB
 from kb_load.pdf import pdf_of
 from kb_simulator import Stuck
 from tests.support.knowledge import Knowledge
@@ -42,7 +40,7 @@ async def test_a_document_is_shown_with_its_metadata(knowledge: Knowledge) -> No
 
 
 async def test_documents_added_by_other_tools_are_shown(knowledge: Knowledge) -> None:
-    await knowledge.services.engine.call(CREATE_JOB, body=NoteRequest(text="Bees", title="On bees"))
+    await knowledge.note("Bees", title="On bees")
     (shown,) = (await knowledge.ok("knowledge-show"))["documents"]
     assert (shown["filename"], shown["format"]) == ("On bees", "note")
 
@@ -65,7 +63,7 @@ async def test_an_empty_base_is_a_success_that_says_so(knowledge: Knowledge) -> 
 
 @pytest.mark.requirement("N38", "N39")
 async def test_documents_come_page_by_page(knowledge: Knowledge) -> None:
-    ids = [await knowledge.added(f"{name}.html") for name in "abc"]
+    ids = [await knowledge.note(name) for name in "abc"]
     first = await knowledge.ok("knowledge-show", limit=2)
     rest = await knowledge.ok("knowledge-show", limit=2, offset=2)
     beyond = await knowledge.ok("knowledge-show", offset=3)
@@ -101,7 +99,7 @@ async def test_the_longest_page_is_taken(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N33")
 async def test_a_document_is_removed(knowledge: Knowledge) -> None:
-    other = await knowledge.added("other.html")
+    other = await knowledge.note("other")
     document = await knowledge.added("bees.html", "<p>Bees</p>")
     told = await knowledge.ok("knowledge-remove", document_id=document.upper(), confirm=True)
     assert told == {
@@ -134,7 +132,7 @@ async def test_a_document_that_is_not_there_is_not_found(
     knowledge: Knowledge, subtests: pytest.Subtests
 ) -> None:
     """By its id, which is a UUID; the engine's own numbers are not accepted."""
-    await knowledge.added("bees.html")
+    await knowledge.note("bees")
     for document_id, confirm in product((NOBODY, "uuid-v4-doc-id", "1", " "), (True, False)):
         with subtests.test(document_id=document_id, confirm=confirm):
             assert await knowledge.refused("knowledge-remove", document_id=document_id, confirm=confirm) == {
@@ -174,7 +172,7 @@ async def test_tasks_under_way_are_cancelled_with_it(knowledge: Knowledge) -> No
 
 @pytest.mark.requirement("N47", "N48", "N50", "N51")
 async def test_clearing_needs_both_confirmations(knowledge: Knowledge, subtests: pytest.Subtests) -> None:
-    await knowledge.added("a.html")
+    await knowledge.note("a")
     unconfirmed: tuple[dict[str, Any], ...] = (
         {},
         {"confirm": True},
@@ -208,7 +206,7 @@ async def test_ids_are_those_of_other_answers(knowledge: Knowledge) -> None:
 
 
 async def test_the_search_is_the_whole_base(knowledge: Knowledge) -> None:
-    await knowledge.added("bees.html", HTML)
+    await knowledge.note("Bees keep warm in a cluster.")
     assert (await knowledge.ok("knowledge-search", query="cluster"))["total_results"] == 1
 
 
@@ -245,9 +243,7 @@ async def test_an_answer_has_the_passages_with_their_documents(knowledge: Knowle
 
 async def test_tags_narrow_the_search_to_documents_that_carry_all_of_them(knowledge: Knowledge) -> None:
     both = await knowledge.added("bees.html", HTML, metadata={"tags": ["insects", "winter"]})
-    await knowledge.added(
-        "wasps.html", "<p>Wasps keep warm in a cluster.</p>", metadata={"tags": ["insects"]}
-    )
+    await knowledge.note("Wasps keep warm in a cluster.", tags=["insects"])
     found = await knowledge.ok("knowledge-search", query="cluster", filters={"tags": ["insects", "winter"]})
     assert [result["document_id"] for result in found["results"]] == [both]
     assert (await knowledge.ok("knowledge-search", query="cluster", filters={"tags": ["insects"]}))[
@@ -257,7 +253,7 @@ async def test_tags_narrow_the_search_to_documents_that_carry_all_of_them(knowle
 
 @pytest.mark.requirement("N27")
 async def test_no_match_is_a_success_without_results(knowledge: Knowledge) -> None:
-    await knowledge.added("bees.html", HTML)
+    await knowledge.note("bees")
     told = await knowledge.ok("knowledge-search", query="xylophone", min_relevance=0.9)
     assert told.pop("search_time_ms") >= 0
     assert told == {
@@ -281,7 +277,7 @@ async def test_searching_an_empty_base_is_an_error_with_advice(knowledge: Knowle
 
 @pytest.mark.requirement("N20", "N21", "N22")
 async def test_the_bounds_belong_to_what_is_taken(knowledge: Knowledge) -> None:
-    await knowledge.added("bees.html", HTML)
+    await knowledge.note("bees")
     for arguments in (
         {"query": "bees " * 100},
         {"query": "b"},
@@ -298,7 +294,7 @@ async def test_the_bounds_belong_to_what_is_taken(knowledge: Knowledge) -> None:
 @pytest.mark.requirement("N21")
 async def test_ten_results_unless_told_otherwise(knowledge: Knowledge) -> None:
     for number in range(12):
-        await knowledge.added(f"{number}.html", f"<p>Bees number {number}</p>")
+        await knowledge.note(f"Bees number {number}")
     assert len((await knowledge.ok("knowledge-search", query="bees"))["results"]) == 10
     assert len((await knowledge.ok("knowledge-search", query="bees", top_k=12))["results"]) == 12
     assert len((await knowledge.ok("knowledge-search", query="bees", top_k=3))["results"]) == 3
@@ -306,8 +302,8 @@ async def test_ten_results_unless_told_otherwise(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N29")
 async def test_results_under_the_relevance_are_dropped(knowledge: Knowledge) -> None:
-    await knowledge.added("bees.html", HTML)
-    await knowledge.added("warm.html", "<p>It is warm in many a summer, and in some autumns too.</p>")
+    await knowledge.note("Bees keep warm in a cluster.")
+    await knowledge.note("It is warm in many a summer, and in some autumns too.")
     scores = [
         result["relevance_score"]
         for result in (await knowledge.ok("knowledge-search", query="bees keep warm"))["results"]
@@ -332,7 +328,7 @@ async def test_a_format_is_a_filter(knowledge: Knowledge, subtests: pytest.Subte
 async def test_the_range_of_dates_has_both_its_days(knowledge: Knowledge, subtests: pytest.Subtests) -> None:
     """The document was added on the evening of 1 January, in UTC; a range includes all of its last day."""
     knowledge.engine.clock.advance(23 * 3600 - knowledge.engine.clock.elapsed())
-    await knowledge.added("bees.html", HTML)
+    await knowledge.note("Bees keep warm in a cluster.")
     for days, found in (
         ({"start": "2026-01-01", "end": "2026-01-01"}, True),
         ({"start": "2026-01-01"}, True),

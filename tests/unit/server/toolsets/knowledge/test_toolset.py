@@ -90,7 +90,7 @@ def arguments_of(knowledge: Knowledge, tool: str, document_id: str = NOBODY) -> 
 @pytest.mark.parametrize("name", SEVEN)
 async def test_a_result_is_one_text_of_json_with_success(knowledge: Knowledge, name: str) -> None:
     """It equals the structured content, which fits the published schema; errors have `success` too."""
-    document = await knowledge.added("bees.html")
+    document = await knowledge.note("bees")
     arguments = arguments_of(knowledge, name, document)
     if name == "knowledge-task-status":
         arguments = {

@@ -73,7 +73,7 @@ from kb_engine.store.postgres.connection import (
     value,
     was_cut_off,
 )
-from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
+from kb_engine.store.postgres.opening import WAIT_SECONDS, check_pooler, prepare
 from kb_engine.store.postgres.postgres_settings import EXACT_BELOW, LEASE_SECONDS
 from kb_engine.store.postgres.search.building import keep_index
 from kb_engine.store.postgres.search.hybrid import find_candidates
@@ -122,6 +122,7 @@ async def open_postgres(
     address: Address,
     *,
     embedder: EmbedderIdentity,
+    pooler: Address | None = None,
     bounds: Bounds = DEFAULT_BOUNDS,
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = utc_now,
@@ -135,13 +136,19 @@ async def open_postgres(
 
     From `exact_below` chunks on, searches by meaning use an approximate index (`postgres/search`). `index`
     answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
-    target of an unfinished migration.
+    target of an unfinished migration. Transactions go through the `pooler`, if there is one.
 
     Raises:
         BaseRefused: the base cannot be opened; the message is for the operator.
     """
     search_path, bound, newest = await prepare(address, embedder, wait, unfinished=unfinished)
-    connections = Connections(address, search_path)
+    connections = Connections(pooler or address, search_path, is_pooled=pooler is not None)
+    if pooler is not None:
+        try:
+            await check_pooler(address, pooler, connections)
+        except BaseException:
+            await connections.close()
+            raise
     steady = SteadyClock(clock, elapsed, newest)
     store = PostgresStore(
         address, connections, search_path, bound, bounds, lease_seconds, steady, exact_below
@@ -348,6 +355,7 @@ class PostgresStore(Store):
             transaction = db.transaction()
             try:
                 await transaction.start()
+                await self._connections.begin(db)
                 await expect_layout(db, self._layout)
                 write = PostgresWrite(
                     db,
@@ -402,6 +410,7 @@ class PostgresStore(Store):
             try:
                 async with asyncio.timeout(READ_SECONDS):
                     async with db.transaction(isolation=isolation, readonly=readonly):
+                        await self._connections.begin(db)
                         return await work(PostgresRead(db, self._clock))
             except GONE as error:
                 if was_cut_off(db, error):
@@ -565,7 +574,7 @@ class PostgresSpool(Spool):
     @asynccontextmanager
     async def _one(self) -> AsyncIterator[Db]:
         with as_engine_errors():
-            async with self._connections.one() as db:
+            async with self._connections.statements() as db:
                 yield db
 
 

@@ -12,9 +12,9 @@ every third of a lease   renew the leases and unaccepted files of this engine
                          remove the files of uploads that have ended without acceptance
 LISTEN                   pass events of other engines to this engine's workers and waiting requests
 
-A queued job is offered to this engine's own workers. If they have no room, one other engine is called; each
-engine also looks at the queue now and then. The end of a job is reported to all engines, because any may have
-a waiting request.
+A queued job is offered to this engine's own workers. If they have no room, one other engine is called, which
+calls the next one if it has no room either; each engine also looks at the queue now and then. The end of a
+job is reported to all engines, because any may have a waiting request.
 
 Uploads are stored in the database, in parts, so that any engine that takes a job has its file:
 
@@ -104,13 +104,14 @@ _ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
 _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
 
 _ALONE_SECONDS = 1.0
-"""Time without calls after no other engine was found, in seconds; a new one looks at the queue by itself."""
+"""Time without calls after no engine was left to call, in seconds: all have work, or there is no other."""
 _NOTIFY = "SELECT pg_notify(?, ?)"
 _CALL_ONE = (
     "SELECT pg_notify(?, 'queued ' || pid || ' ' || ?) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND application_name = ? AND pid <> ? ORDER BY random() LIMIT 1"
+    "WHERE datname = current_database() AND application_name = ? AND pid <> ALL (?::int[]) "
+    "ORDER BY random() LIMIT 1"
 )
-"""Calls any of the other engines, without the one that calls."""
+"""Calls any of the engines that had no chance to take the job."""
 
 _COPY = "part-"
 _YOUNG_SECONDS = 60.0  # another engine using this folder may have created a copy and not locked it yet
@@ -188,6 +189,9 @@ class PostgresStore(Store):
         self._background: list[asyncio.Task[None]] = []
         self._callback: StoreEventCallback = lambda _: False
         self._alone_until = 0.0
+        self._owed: dict[str, list[int]] = {}
+        """The calls to be made, by lane, with the listeners of the engines that have no room."""
+        self._owing = asyncio.Event()
         self._listener = 0
         """The process of the server that serves the listener."""
 
@@ -211,6 +215,7 @@ class PostgresStore(Store):
         self._background = [
             asyncio.create_task(self._listen(callback), name="kb-store-listener"),
             asyncio.create_task(self._beat_often(), name="kb-store-heartbeat"),
+            asyncio.create_task(self._call_on(), name="kb-store-calls"),
         ]
         if self._follower is None:
             keeping = keep_index(
@@ -240,9 +245,12 @@ class PostgresStore(Store):
             if kind in {"ended", "cancelled", "cleared"}:  # ignores unknown events of later engines
                 callback(StoreEvent(kind, subject or None))  # type: ignore[arg-type]
             elif kind == "queued":
-                called, _, lane = subject.partition(" ")
-                if called in {"", str(self._listener)}:  # engines of earlier versions call all
-                    callback(StoreEvent("queued", lane=lane or None))  # type: ignore[arg-type]
+                called, lane, busy, *_ = *subject.split(" "), "", ""
+                if called not in {"", str(self._listener)}:  # engines of earlier versions call all
+                    return
+                has_room = callback(StoreEvent("queued", lane=lane or None))  # type: ignore[arg-type]
+                if busy and not has_room:
+                    self._owe(lane, [int(each) for each in busy.split(",")])
 
         wait = _FIRST_WAIT
         while True:
@@ -395,9 +403,35 @@ class PostgresStore(Store):
         for event in events:
             if event.kind != "queued":
                 await value(db, _NOTIFY, (CHANNEL, f"{event.kind} {event.job_id or ''}".rstrip()))
-            elif not self._callback(event) and self._alone_until < (now := time.monotonic()):
-                called = await changed(db, _CALL_ONE, (CHANNEL, event.lane or "", LISTENER, self._listener))
-                self._alone_until = 0.0 if called else now + _ALONE_SECONDS
+            elif not self._callback(event):
+                await self._call(db, event.lane or "", [])
+
+    async def _call(self, db: Db, lane: str, busy: list[int]) -> None:
+        """Call an engine that is not `busy` for a queued job, later if there was none a moment ago."""
+        if time.monotonic() < self._alone_until:
+            self._owe(lane, busy)
+            return
+        left_out = [*busy, self._listener]
+        call = f"{lane} {','.join(map(str, left_out))}"
+        if not await changed(db, _CALL_ONE, (CHANNEL, call, LISTENER, left_out)):
+            self._alone_until = time.monotonic() + _ALONE_SECONDS
+
+    def _owe(self, lane: str, busy: list[int]) -> None:
+        self._owed[lane] = busy
+        self._owing.set()
+
+    async def _call_on(self) -> None:
+        """Make the calls that are owed."""
+        while True:
+            await self._owing.wait()
+            await asyncio.sleep(max(0.0, self._alone_until - time.monotonic()))
+            self._owing.clear()
+            owed, self._owed = self._owed, {}
+            # After a fault the remaining engines find the job at their next poll.
+            with suppress(*GONE, EngineError, asyncpg.PostgresError):
+                async with self._connections.one() as db:
+                    for lane, busy in owed.items():
+                        await self._call(db, lane, busy)
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]], *, readonly: bool = True) -> T:
         if self._closing is not None:

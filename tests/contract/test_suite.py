@@ -32,9 +32,9 @@ from tests.support.eventually import eventually
 from tests.support.postgres import new_database
 from tests.support.qdrant import qdrant
 
-WORK = 0.5
+WORK = 2.0
 """Processor time after which a started engine is killed, in seconds."""
-KILLS = 5
+KILLS = 3
 
 pytestmark = pytest.mark.process
 

@@ -1,6 +1,6 @@
 """Access to documents by caller, operation and collection: measured on an engine, written as a table.
 
-    python -m tests.contract.access_matrix      write the tables into docs/access.md
+    python -m tests.contract.access_matrix      write the tables into docs/access-reference.md
 
 Each caller tries each operation on a document of its own collection, of another one and of no collection. The
 outcome is `own`, `all` or `-`. `test_access_matrix.py` compares the page with the outcomes.
@@ -31,7 +31,7 @@ from tests.support.engines import API_KEY, engine
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.twins import attempts
 
-PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+PAGE = Path(__file__).parents[2] / "docs" / "access-reference.md"
 OWN, OTHER = "own", "other"
 PLACES: Mapping[str, Sequence[str]] = {
     OWN: ["collection:own"],

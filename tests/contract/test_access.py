@@ -2,7 +2,7 @@
 
 All attempts are made on two bases, of which one has additional documents outside the scope; the answers are
 compared. First all attempts are made in order, then sequences chosen by Hypothesis. The number of attempts of
-each operation is recorded with the test, for the table in `docs/access.md`.
+each operation is recorded with the test, for the table in `docs/access-reference.md`.
 """
 
 from __future__ import annotations

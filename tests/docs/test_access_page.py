@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.tokens import bad_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+PAGE = Path(__file__).parents[2] / "docs" / "access-reference.md"
 
 
 def test_the_page_has_every_bad_token_with_its_answer() -> None:

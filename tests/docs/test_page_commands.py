@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ import pytest
 from kb_cli.command_line import commands
 from kb_load.processes import clean_environment, free_port
 from tests.support.eventually import eventually
-from tests.support.page_commands import NOT_RUN, PAGES, commands_of
+from tests.support.page_commands import NOT_RUN, PAGES, blocks_of, commands_of
 from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import ROOT, Process, Stack, running_stack, wait_until_ready
 
@@ -33,8 +34,8 @@ FOUND_NOTHING = "Nothing found."
 AT_WORK = " unchanged"
 """Output of `kb watch` after its first scan of the folder."""
 FOLLOWED = [page for page in PAGES if set(commands_of(page)) - NOT_RUN.get(page, {}).keys()]
-FIRST = ("README.md", "docs/first-hour.md", "docs/memory.md")
-"""The first pages for a new reader, in this order."""
+FIRST = ("docs/first-hour.md", "README.md", "docs/memory.md")
+"""The first pages for a new reader, on one base; the first of them shows the output on a new one."""
 EXPORTS = ROOT / "tests" / "unit" / "cli" / "imported"
 
 
@@ -129,7 +130,13 @@ def prepare_access(reader: Reader) -> None:
 
 
 def prepare_backup(reader: Reader) -> None:
-    """Provide exports of other programs; check the restored base, which no engine uses."""
+    """Check the restored base, which no engine uses."""
+    for command in ("kb check", "kb check --repair"):
+        reader.instead[command] = f"{command} --home ~/kb-new --embedder hash"
+
+
+def prepare_import(reader: Reader) -> None:
+    """Provide exports of other programs."""
     shutil.copytree(EXPORTS / "basic-memory", reader.home / "basic-memory")
     shutil.copy(
         next((EXPORTS / "mcp-memory-service").glob("*.json")), reader.checkout / "mcp-memories-export.json"
@@ -137,8 +144,6 @@ def prepare_backup(reader: Reader) -> None:
     vault = reader.home / "vault"
     (vault / ".obsidian").mkdir(parents=True)
     (vault / "Bees.md").write_text("# Bees\n\nWorkers shiver to keep the cluster warm. #insects\n")
-    for command in ("kb check", "kb check --repair"):
-        reader.instead[command] = f"{command} --home ~/kb-new --embedder hash"
     reader.instead["kb import ~/kb-texts --home ~/kb-new"] = (
         "kb import ~/kb-texts --home ~/kb-new --embedder hash"
     )
@@ -205,15 +210,39 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
     "docs/first-hour.md": prepare_first_hour,
     "docs/folders.md": prepare_folders,
     "docs/history.md": prepare_history,
+    "docs/import.md": prepare_import,
     "docs/upgrade.md": prepare_upgrade,
 }
 """Preparations by page. `Reader.instead` maps a command of the page to its replacement."""
 
 
-def follow(page: str, reader: Reader) -> None:
-    """Run the commands of a page in order."""
+def shown(page: str) -> set[str]:
+    """The lines of the page's blocks of text, each behind the shell block that printed it."""
+    blocks = blocks_of(page)
+    printed = {
+        line
+        for command, output in pairwise(blocks)
+        if command.language == "sh" and output.language == "text"
+        if not NOT_RUN.get(page, {}).keys() & set(command.commands())
+        for line in output.body.splitlines()
+    }
+    return {" ".join(line.split()) for line in printed}
+
+
+def missing(lines: set[str], output: str) -> set[str]:
+    """The lines that are not in the output; `…` stands for any text."""
+    printed = [" ".join(line.split()) for line in output.splitlines()]
+    patterns = {line: re.escape(line).replace("…", ".*") for line in lines}
+    return {
+        line for line, pattern in patterns.items() if not any(re.fullmatch(pattern, each) for each in printed)
+    }
+
+
+def follow(page: str, reader: Reader) -> str:
+    """Run the commands of a page in order, and return their output."""
     if page in PREPARED:
         PREPARED[page](reader)
+    printed = ""
     with ExitStack() as running:
         for command in commands_of(page):
             if command in NOT_RUN.get(page, {}):
@@ -225,6 +254,8 @@ def follow(page: str, reader: Reader) -> None:
             else:
                 output = reader.run(command)
                 assert FOUND_NOTHING not in output, command
+                printed += f"{output}\n"
+    return printed
 
 
 @pytest.mark.parametrize("page", [page for page in FOLLOWED if page not in FIRST])
@@ -233,12 +264,13 @@ def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> Non
 
 
 def test_the_first_pages_can_be_followed_one_after_another(tmp_path: Path) -> None:
-    """On one base, in the reader's order; a note that a page changes is found with its new text."""
+    """On one base; the first page shows what it prints, and a note that it changes has its new text."""
     with running_stack(tmp_path / "base", KB_EMBEDDER="hash") as stack:
         reader = _reader(stack, tmp_path)
-        for page in FIRST:
-            follow(page, reader)
+        printed = {page: follow(page, reader) for page in FIRST}
         found = json.loads(reader.run('kb search "how should answers be" --collection memory --json'))
+    assert missing(shown(FIRST[0]), printed[FIRST[0]]) == set()
+    assert len(shown(FIRST[0])) >= 12
     texts = {result["chunk"]["text"] for result in found["results"]}
     assert "The user prefers concise answers with sources" in texts
     assert "The user prefers concise answers" not in texts

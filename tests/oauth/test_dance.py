@@ -35,7 +35,7 @@ from tests.support.tokens import BAD, Bad, Issuer
 
 pytestmark = pytest.mark.process
 
-PAGE = HERE.parents[1] / "docs" / "access.md"
+PAGE = HERE.parents[1] / "docs" / "access-reference.md"
 
 
 @pytest.fixture(scope="module")

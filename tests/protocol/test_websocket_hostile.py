@@ -343,23 +343,31 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_either(
 
 @pytest.mark.parametrize("sent", [b"garbage", b""], ids=["garbage", "pings"])
 async def test_a_flood_that_needs_no_call_is_not_read_either(
-    served: Served,
+    serve: Serve,
     sent: bytes,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Refusals and pongs share the send queue; after a time-out the connection ends without an error log."""
+    """Refusals and pongs share the send queue; after a time-out the connection ends without an error log.
+
+    While both receive buffers are full, Linux on a busy machine sometimes drops every segment, with the
+    acknowledgement that it carries, before the server waits for its output. Then the heartbeat ends the
+    connection, and the client does not learn of it.
+    """
     monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.5)
     caplog.set_level("INFO")
+    served = await serve(sockets=SocketLimits(heartbeat=1.0))
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
     async with _unread(served) as connection:
-        with pytest.raises(ConnectionError):
-            await _poured(connection, flood, 10_000)
+        pouring = asyncio.ensure_future(_poured(connection, flood, 10_000))
         await eventually_async(
             lambda: [record.message for record in caplog.records],
             lambda told: "A WebSocket ended" in told,
             what="the end",
         )
+        pouring.cancel()
+        with pytest.raises((ConnectionError, asyncio.CancelledError)):
+            await pouring
     assert "A WebSocket failed unexpectedly" not in caplog.text
 
 

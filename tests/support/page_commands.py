@@ -67,7 +67,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "README.md": {
         "make run": STARTED,
         "make test": EVERYTHING,
-        "claude mcp add --transport http kb http://127.0.0.1:3000/mcp": CLIENT,
     },
     "docs/backup.md": {
         'pg_dump --format=custom --file=kb.dump "$KB_STORE"': POSTGRES,

@@ -201,5 +201,5 @@ BAD = (
 
 
 def bad_table() -> list[str]:
-    """The rows of the table in docs/access.md."""
+    """The rows of the table in docs/access-reference.md."""
     return [f"| {each.what} | {each.status} | `{each.error}` | {each.words} |" for each in BAD]

@@ -58,7 +58,7 @@ def refused(path: Path) -> set[str]:
 def test_no_name_speaks_the_old_dialect() -> None:
     paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     found = {path.relative_to(ROOT).as_posix(): names for path in paths if (names := refused(path))}
-    assert found == {}, "rename them: CONTRIBUTING.md has the glossary"
+    assert found == {}, "rename them: docs/glossary.md has the terms"
 
 
 @pytest.mark.parametrize("part", PACKAGES)

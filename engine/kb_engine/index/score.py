@@ -45,7 +45,7 @@ called weak.
 
 K1, B = 1.5, 0.75
 """The constants of BM25. FTS5 has a `K1` of 1.2, by which words that a passage repeats count for less
-(docs/evaluation.md).
+(docs/search-quality.md).
 """
 DECIMALS = 6
 """Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""

@@ -35,8 +35,8 @@ class MiniLM(Embedder):
     max_tokens = 256
     queries_at_once = min(4, os.cpu_count() or 1)
     # Measured on the odd queries of Cranfield: nDCG@10 of keywords alone 0.375, of vectors alone 0.362, fused
-    # 0.415; it stays within 0.413 to 0.416 for w 0.4 to 0.5 and k 0.25 to 1. docs/evaluation.md has the even
-    # queries, and how reliable the floors are.
+    # 0.415; it stays within 0.413 to 0.416 for w 0.4 to 0.5 and k 0.25 to 1. Even queries, and reliability of
+    # the floors: docs/search-quality.md.
     scoring = Scoring(weight=0.5, saturation=0.5, floor=0.37, cosine_floor=0.3)
 
     def __init__(self) -> None:

@@ -163,7 +163,7 @@ _CORE = (
         arg("--min-score", type=number(float, 0, 1), default=0.0, metavar="S",
              help="minimum score of hits, from 0 to 1"),
         arg("--explain", action="store_true", help="explain why each passage was found, and its score"),
-        arg("--full", action="store_true", help="show complete passages"),
+        arg("--full", action="store_true", help="show complete passages, also of distant hits"),
     )),
     Command("get", "find", "kb_cli.documents:get", "show a document, or list documents", (
         *ENGINE,
@@ -292,6 +292,12 @@ _CORE = (
         arg("to", metavar="COLLECTION", help="name of the new collection"),
         arg("--new", action="store_true", help="create the collection if it does not exist"),
     ), ("server",)),
+    Command("tag", "keep", "kb_cli.documents:tag", "add and remove tags of a document", (
+        *ENGINE,
+        arg("document", metavar="ID", help="number or uid of the document"),
+        arg("changes", nargs=argparse.REMAINDER, metavar="+TAG|-TAG",
+             help="+TAG adds a tag, -TAG removes it; options come before ID"),
+    )),
     Command("keys", "run", "kb_cli.keys:run", "create, list, revoke and rotate keys", (
         *SETTINGS, JSON, HOME,
         arg("action", choices=("create", "list", "revoke", "rotate"), help="action"),
@@ -378,7 +384,9 @@ def _positional(argument: Argument) -> str:
     if name.startswith("-"):
         return ""
     label = options.get("metavar") or "|".join(options.get("choices", ())) or name.upper()
-    return {"?": f" [{label}]", "+": f" {label} ..."}.get(options.get("nargs", ""), f" {label}")
+    return {"?": f" [{label}]", "+": f" {label} ...", argparse.REMAINDER: f" {label} ..."}.get(
+        options.get("nargs", ""), f" {label}"
+    )
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

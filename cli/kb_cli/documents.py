@@ -1,4 +1,4 @@
-"""The commands on documents: `kb search`, `get`, `rm`, `move`, `addnote` and `updatenote`.
+"""The commands on documents: `kb search`, `get`, `rm`, `move`, `tag`, `addnote` and `updatenote`.
 
 Collections and tags follow the server's rules; `--tags collection:memory` is the same as `--collection
 memory`.
@@ -24,6 +24,7 @@ from kb_cli.explained import reason
 from kb_cli.output import CliError, Exit, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
+    ADD_TAGS,
     CREATE_JOB,
     DELETE_DOCUMENT,
     GET_DOCUMENT,
@@ -31,6 +32,7 @@ from kb_contracts.api.operations import (
     LIST_DOCUMENTS,
     LIST_VERSIONS,
     PATCH_NOTE,
+    REMOVE_TAG,
     SEARCH,
     WITHOUT_CHUNKS,
     DeleteQuery,
@@ -41,9 +43,16 @@ from kb_contracts.api.operations import (
 )
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
-from kb_contracts.semantics.search import with_header
+from kb_contracts.semantics.search import good_matches, with_header
 from kb_contracts.semantics.sources import what_stays
-from kb_server.collection_tags import CONVENTIONAL, split_tags, tag_of, tags_for_search, tags_for_submission
+from kb_server.collection_tags import (
+    CONVENTIONAL,
+    split_tags,
+    tag_of,
+    tags_for_search,
+    tags_for_submission,
+    validate_tags,
+)
 from kb_server.tool import ToolError
 
 if TYPE_CHECKING:
@@ -163,7 +172,8 @@ def search(options: argparse.Namespace, out: Output) -> None:
         out.text("no passage holds the phrase; these are the best without it\n", style="yellow")
     elif answer.results and answer.weak:
         out.text("weak: nothing matches well; these are the nearest passages\n", style="yellow")
-    for place, result in enumerate(answer.results, 1):
+    near = answer.results if options.full else answer.results[: good_matches(answer.results)]
+    for place, result in enumerate(near, 1):
         collection, tags = collection_and_tags(result.tags)
         chunk, document = result.chunk, result.document
         heading = (
@@ -195,6 +205,8 @@ def search(options: argparse.Namespace, out: Output) -> None:
         out.text("\n".join(f"   {line}" for line in lines) + "\n")
     if not answer.results:
         out.note("Nothing found.")
+    if far := len(answer.results) - len(near):
+        out.note(f"{far} more match{'es' if far == 1 else ''} less than half as well; --full shows all.")
 
 
 def get(options: argparse.Namespace, out: Output) -> None:
@@ -368,6 +380,30 @@ def _confirmed(client: EngineClient, key: str) -> bool:
     document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
     held = counted(document.chunk_count, "chunk")
     return confirmed(f"Remove document {document.id}, {document.title!r}, {held}?")
+
+
+def tag(options: argparse.Namespace, out: Output) -> None:
+    """Add tags to a document and remove tags from it."""
+    for change in options.changes:
+        if change[:1] not in ("+", "-") or change.startswith("--"):
+            raise CliError(Exit.USAGE, f"{change!r}: write +TAG or -TAG, after the options and the document")
+    try:
+        added = validate_tags([change[1:] for change in options.changes if change[0] == "+"])
+        removed = validate_tags([change[1:] for change in options.changes if change[0] == "-"])
+    except ToolError as error:
+        raise CliError(Exit.USAGE, error.message) from error
+    path = {"document_id": options.document}
+    with engine(options) as client:
+        document: m.Document = client.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
+        for each in removed:
+            if each in document.tags:
+                document = client.call(REMOVE_TAG, path={**path, "tag": each})
+            else:
+                out.note(f"Document {document.id} does not have the tag {each}.")
+        if added:
+            document = client.call(ADD_TAGS, path=path, body=m.TagsRequest(tags=added))
+    if not out.answered(document):
+        out.text(f"Tags of document {document.id}: {collection_and_tags(document.tags)[1] or 'none'}")
 
 
 def add_note(options: argparse.Namespace, out: Output) -> int:

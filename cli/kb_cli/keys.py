@@ -11,12 +11,13 @@ from typing import Annotated
 
 import msgspec
 
-from kb_cli.config import read
+from kb_cli.config import engine, read
+from kb_cli.documents import check_collections
 from kb_cli.output import CliError, Exit, Output
 from kb_config.settings import Setting, Settings
 from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
 from kb_contracts.access.keys import Key, KeysDamaged, Quotas
-from kb_server.collection_tags import tag_of
+from kb_server.collection_tags import is_name, tag_of
 from kb_server.tool import ToolError
 
 _UNITS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
@@ -63,6 +64,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
                 is_first = not file.read()
                 key, token = _create(file, options)
                 _show_token(out, file, key, token, is_first=is_first)
+                _note_absent([each for each in key.collections or () if is_name(each)], options, out)
                 _note_unusual(key, out)
             case "rotate":
                 key, token = file.rotate(
@@ -81,6 +83,20 @@ def run(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.FAILED, str(error)) from error
     except OSError as error:
         raise CliError(Exit.FAILED, f"{file.path}: {error.strerror or error}") from error
+
+
+def _note_absent(names: Sequence[str], options: argparse.Namespace, out: Output) -> None:
+    """Report collections that do not exist, if an engine answers."""
+    if not names:
+        return
+    with engine(options) as client:
+        for name in names:
+            try:
+                check_collections(client, [tag_of(name)], advice="; the key reaches it once it exists")
+            except CliError as error:
+                if error.status is not Exit.NOT_FOUND:
+                    return
+                out.note(error.message)
 
 
 def _note_unusual(key: Key, out: Output) -> None:

@@ -15,7 +15,7 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from http import HTTPStatus
@@ -81,10 +81,10 @@ _encode = msgspec.json.Encoder().encode
 class Incoming:
     """A request that fits its operation.
 
-    `credential` is a digest that distinguishes callers, never the key; `if_match` is the expected version;
-    `body` is None if the operation has no body, and for a file, which is to be read from `source`. `user` is
-    the value of the caller's header, if the operation reads it. `access` is the caller's access; the
-    operation is within its rights.
+    `authorization` is the header with the key; `if_match` is the expected version; `body` is None if the
+    operation has no body, and for a file, which is to be read from `source`. `user` is the value of the
+    caller's header, if the operation reads it. `access` is the caller's access; the operation is within its
+    rights.
     """
 
     operation: AnyOperation
@@ -93,10 +93,15 @@ class Incoming:
     body: Any
     if_match: int | None
     idempotency_key: str | None
-    credential: str
+    authorization: str = field(repr=False)
     source: web.Request | SentFile | None
     user: str | None = None
     access: Access = EVERYTHING
+
+    @property
+    def credential(self) -> str:
+        """A digest that distinguishes callers, never the key."""
+        return credential_of(self.authorization, self.access)
 
     @property
     def rated_user(self) -> str | None:
@@ -335,7 +340,7 @@ async def _parsed(operation: AnyOperation, proceed: Handler, sent: Sent) -> msgs
             body=await sent.read_body(),
             if_match=_if_match(headers) if operation.if_match else None,
             idempotency_key=_idempotency_key(headers) if operation.mutates else None,
-            credential=credential_of(sent.authorization, sent.access),
+            authorization=sent.authorization,
             source=sent.source,
             access=sent.access,
         )

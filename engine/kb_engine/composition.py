@@ -14,7 +14,8 @@ from types import ModuleType
 from kb_config.audit import AuditLog
 from kb_config.parts import imported
 from kb_config.settings import SettingsError
-from kb_contracts.access.keys import KeyRing
+from kb_contracts.access.keys import KeyRing, KeysDamaged
+from kb_contracts.access.local import make_local_token
 from kb_engine.address import Address
 from kb_engine.api.engine import Engine
 from kb_engine.api.reranking import Reranker
@@ -27,7 +28,6 @@ from kb_engine.index.port import Index
 from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
-from kb_engine.keys import key_ring
 from kb_engine.parts import index_parts, reranker_part, store_part
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -181,10 +181,18 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
 
 
 def keys_of(settings: EngineSettings) -> KeyRing:
+    """Return the keys of the key file, of the settings, and of the data folder's owner.
+
+    Raises:
+        KeysUnusable: the key file is damaged, or the owner's key cannot be written.
+    """
     _prepare_folders(settings)
     try:
-        return key_ring(settings)
-    except (SettingsError, OSError) as error:
+        own = make_local_token(settings.folder)
+        return KeyRing(settings.keys_file, {"KB_API_KEY": settings.api_key}, local=own)
+    except KeysDamaged as error:
+        raise KeysUnusable(f"KB_KEYS: {error}") from error
+    except OSError as error:
         raise KeysUnusable(str(error)) from error
 
 

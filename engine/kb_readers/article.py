@@ -62,13 +62,15 @@ _ROLES = frozenset(
     ]
 )
 _NAMES = re.compile(
-    r"(?<![a-z])(?:ads?|advert\w*|[a-z]*banner|breadcrumbs?|byline|consent|cookies?|[a-z]*footer|gdpr|masthead|"
-    r"[a-z]*menu|nav|[a-z]*navbar|navi|[a-z]*navigation|newsletter|outbrain|pager|pagination|paywall|popup|promo\w*|"
+    r"(?<![a-z])(?:ads?|advert\w*|[a-z]*banner|breadcrumbs?|byline|consent|cookies?|dialog|[a-z]*footer|gdpr|"
+    r"masthead|[a-z]*menu|nav|[a-z]*navbar|navi|[a-z]*navigation|newsletter|outbrain|pager|pagination|popup|"
+    r"promo(?!ted)\w*|"
     r"recommend\w*|related\w*|shar(?:e|ing)\w*|[a-z]*sidebar\w*|skip\w*|social\w*|sponsor\w*|subscri\w*|"
     r"taboola|tags|teasers?|toc|toolbar|topbar)(?![a-z])"
 )
 _COMMENTS = re.compile(r"(?<![a-z])(?:comments?(?:list|s?container)?|disqus|kommentare?|respond)(?![a-z])")
 _NOTES = re.compile(r"(?:^|[^a-z])(?:admonition|callout|footnote\w*|note|tip|topic|warning)(?![a-z])")
+_SIDEBAR = re.compile(r"(?:^| )aside(?: |$)")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MEMORY_BYTES = 1 << 30  # address space of the process that reduces a page
 # A word, or a character of a script without spaces between words.
@@ -298,7 +300,8 @@ class _Page(HTMLParser):
         role = (attrs.get("role") or "").lower()
         name = _CAMEL.sub(" ", f"{attrs.get('class') or ''} {attrs.get('id') or ''}").lower()
         parent = self._open[-1]
-        is_named = bool(_NAMES.search(name)) or (tag == "aside" and not _NOTES.search(name))
+        is_sidebar = tag == "aside" or _SIDEBAR.search(name) is not None
+        is_named = bool(_NAMES.search(name)) or (is_sidebar and not _NOTES.search(name))
         named_apart = role in _ROLES or is_named
         in_comment = parent.in_comment or bool(_COMMENTS.search(name))
         self._open.append(

@@ -21,6 +21,7 @@ NOTHING = ("null", "~")
 _DEEPEST = 16
 _FENCES = re.compile(r"(?ms)---[ \t]*\r?\n(.*?)(?:^|\r?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
 _TOML = re.compile(r"(?ms)\+\+\+[ \t]*\r?\n(.*?)(?:^|\r?\n)\+\+\+[ \t]*(?:\r?\n|\Z)")
+_MEMBER = re.compile(r"\s*(?:[{?!&*]|(?!-\s).*?:(?:\s|$))")  # the first line of a mapping
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _NO_TEXT_IN_TOML = re.compile("[\ud800-\udfff]|\\\\(?:u0000|U00000000)")
 
@@ -32,11 +33,14 @@ class NoMapping(ValueError):
 
 
 def split(text: str) -> tuple[str, str]:
-    """Return the YAML, which may be empty, and the text below it."""
-    if not text.startswith("---"):
-        return "", text
+    """Return the YAML, which may be empty, and the text below it; text between two rules is no YAML."""
     found = _FENCES.match(text, 0, LARGEST)
-    return ("", text) if found is None else (found[1], text[found.end() :])
+    if found is None:
+        return "", text
+    lines = (line for line in found[1].splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    first = next(lines, None)
+    is_text = first is not None and not _MEMBER.match(first)
+    return ("", text) if is_text else (found[1], text[found.end() :])
 
 
 def members_of(text: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ file draws them, and joins hyphenated words. The role of lines follows from thei
 
     larger than most of the text     ─▶ headings; the sizes, from the largest down, are their levels;
                                         several full lines, or lines with a full stop, are a paragraph
+    bold, short and apart from the
+    text above it                ─▶ a heading below these, unless much of the text is bold
     the same columns, line on line   ─▶ a table
     a wider step, or an indent       ─▶ a new paragraph
     short, and the next line does
@@ -54,6 +56,13 @@ _HEADING_SIZE = 1.15  # minimum size of a heading, in sizes of the text
 _TITLE_SIZE = 1.4  # in sizes of the text: a smaller heading has no two full lines
 _LONGEST_HEADING = 200
 _HEADING_LINES = 3
+_LARGE_LINES = 6  # of a heading of at least _LARGE_SIZE sizes of the text
+_LARGE_SIZE = 2.0
+_BOLD_LINES = 2
+_HIGHEST_ROW = 5.0  # of a table, in sizes of the text
+_SECTION = re.compile(r"(?:\d{1,2}\.){0,4}\d{1,2}\.?|[IVX]{1,5}\.|[A-Z]\.")
+_NUMBERED = re.compile(r"(?:(?:\d{1,2}\.){1,4}(?:\d{1,2})?|[IVX]{1,5}\.|[A-H]\.) +[A-ZÀ-Þ]")
+_BOLD_SHARE = 0.3  # maximum share of bold characters in a text with bold headings
 _LEVELS = 6
 _LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text
 _PARAGRAPH_STEP = 1.25  # minimum step between paragraphs, in steps from line to line
@@ -62,13 +71,26 @@ _FULL = 0.75  # of the column's width: a shorter line was not broken for lack of
 _COLUMN_POINTS = 40.0  # lines whose left edges differ by less are in one column
 _FULL_STOPS = (".", "。", "؟", "۔")
 _SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
+_CAPTION = re.compile(
+    r"(?:table|figure|fig|tab|tabelle|abb|abbildung|tableau|tabla|figura)\b\.? *\d", re.IGNORECASE
+)
+_LABEL = re.compile(
+    r"(?:chapter|part|kapitel|teil|chapitre|partie|capítulo|parte) [\divxl]+\W?", re.IGNORECASE
+)
 _NO_TITLE = re.compile(
-    r"microsoft (?:word|powerpoint|excel) - .*|.*\.(?:docx?|dot|odt|rtf|tex|dvi|e?ps|pdf|txt|html?|pptx?|odp"
-    r"|xlsx?|xls|ods|indd|qxd|pmd|p65|graffle|pages|pub|wpd|cdr|vsdx?)"
-    r"|powerpoint presentation|presentation|document|paper title \(use .*|title|untitled(?:[ _-]?\d+)?|\W*",
+    r"(?:a?pr[eéä][sz]ent\w+ (?:standard )?(?:de |do |di )?)?powerpoint(?:[ -]?pr[eéä][sz]ent\w+)?"
+    r"|presentation|document|paper title \(use .*|(?:no )?title|none|untitled(?:[ _-]?\d+| document)?"
+    r"|documento? s[ae]ns? t[ií]t\w+|unbenanntes dokument|doi:\S+"
+    r"|(?:\w+://|www\.|[\w-]+(?:\.[\w-]+)+(?::\d+)?/)\S*|[\W\d_]*",
     re.IGNORECASE,
 )
-"""Names of files, and defaults of programs and templates, that PDFs declare as their titles."""
+"""Defaults of programs and templates, addresses and numbers that PDFs declare as their titles."""
+_FILE_NAME = re.compile(
+    r"microsoft (?:word|powerpoint|excel) - .*|.*\.(?:docx?|dot|odt|rtf|tex|dvi|e?ps|pdf|txt|html?|pptx?|odp"
+    r"|xlsx?|xls|ods|indd|qxd|pmd|p65|graffle|pages|pub|wpd|cdr|vsdx?|exe)|.*\w_\w.*|(?-i:[a-z\d]+(?:-[a-z\d]+)+)",
+    re.IGNORECASE,
+)
+"""Names of files and of their parts; declared titles that name a text without a heading."""
 _CONTENTS = frozenset(
     ("contents", "table of contents", "inhalt", "inhaltsverzeichnis", "sommaire", "table des matières")
 )
@@ -87,7 +109,7 @@ def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
             context.report_progress(PagesCounted(len(document)))
         found = [_read(document, index) for index in range(len(document))]
         kept = without_running([each.lines for each in found])
-        body = _body_size(chain.from_iterable(kept))
+        body = _Body.of(chain.from_iterable(kept))
         layouts = [_Layout(lines, body) for lines in kept]
         levels = _heading_levels(layouts)
         pages = [
@@ -143,15 +165,25 @@ def declared_title(document: Any) -> str | None:
 
 def title_of_pdf(declared: str | None, text: str) -> str | None:
     """Return the declared title, or the title on the first page, which has this text, if the declared one is
-    the name of a file or the default of a program.
+    the name of a file; None rather than the default of a program.
 
-    The title on the page is its first heading of level 1, else a heading that begins it.
+    The title on the page is its first heading of level 1, else a heading that begins it. One word gives
+    way to the largest heading of several words above it, and "Chapter 1" has the heading after it.
     """
-    if declared is not None and not _NO_TITLE.fullmatch(declared):
+    if declared is not None and _NO_TITLE.fullmatch(declared):
+        declared = None
+    if declared is not None and not _FILE_NAME.fullmatch(declared):
         return declared
     found = [each for each in headings(text) if each.title and each.title.casefold() not in _CONTENTS]
     chosen = [each for each in found if each.level == 1] or [each for each in found[:1] if not each.start]
-    return chosen[0].title if chosen else declared
+    if not chosen:
+        return declared
+    title = chosen[0].title
+    if _LABEL.fullmatch(title) and len(chosen) > 1:
+        return f"{title} {chosen[1].title}"
+    above = [each for each in found if " " in each.title and each.start < chosen[0].start]
+    is_word = title.isascii() and " " not in title
+    return min(above, key=lambda each: each.level).title if is_word and above else title
 
 
 def check_page_tree(data: bytes) -> None:
@@ -216,13 +248,34 @@ class _Group(NamedTuple):
     is_heading: bool
 
 
+class _Body(NamedTuple):
+    """The type of most of the text."""
+
+    size: float
+    has_bold_headings: bool
+    """True if bold type is rare enough to mark headings."""
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> _Body:
+        characters: Counter[float] = Counter()
+        bold = 0
+        for line in lines:
+            characters[_rounded(line.size)] += len(line.text)
+            bold += line.is_bold * len(line.text)
+        size = max(characters, key=lambda each: characters[each], default=0.0)
+        return cls(size, bold <= _BOLD_SHARE * characters.total())
+
+
 class _Layout:
     """The lines of a page, in groups."""
 
-    def __init__(self, lines: Sequence[Line], body: float) -> None:
+    def __init__(self, lines: Sequence[Line], body: _Body) -> None:
+        lines = [_with_number(line) for line in lines]
         columns = [0, *(len(line.cells) for line in lines), 0]
         self._lines = [  # keep columns only if a neighbouring line has as many: a single row is no table
-            line if here in (before, after) else line._replace(cells=[line.text])
+            line
+            if len(line.cells) == 1 or here in (before, after)
+            else line._replace(cells=[line.text], is_bold=False)
             for line, before, here, after in zip(lines, columns, columns[1:], columns[2:], strict=False)
         ]
         self._body = body
@@ -230,6 +283,7 @@ class _Layout:
         for line in self._lines:
             column = line.turn, _column(line)
             self._edges[column] = max(self._edges.get(column, line.right), line.right)
+        self._lines = list(self._with_bold_headings())
         self.groups = list(self._grouped())
 
     def blocks(self, levels: dict[float, int]) -> Iterator[str]:
@@ -242,6 +296,44 @@ class _Layout:
                 yield "\n".join([header, table_rule(len(group[0].cells)), *rows])
             else:
                 yield self._paragraph(group)
+
+    def _with_bold_headings(self) -> Iterator[Line]:
+        """Yield the lines; only headings of the size of text are bold: bold ones, and numbered ones apart."""
+        usual_step = _usual_step(self._lines)
+        runs = list(_split(self._lines, partial(_continues_bold, usual_step)))
+        for before, run, after in zip([None, *runs], runs, [*runs[1:], None], strict=False):
+            is_apart = before is None or self._is_apart(before[-1], run[0], usual_step)
+            is_heading = is_apart and self._is_of_heading(run)
+            if is_heading and after is not None:
+                step = _step(run[-1], after[0])
+                is_heading = not (after[0].text[0].islower() or _is_in_row(step, run[-1]))
+                if not run[0].is_bold:
+                    is_numbered = _NUMBERED.match(after[0].text) is not None
+                    is_heading = is_heading and not is_numbered and step > _PARAGRAPH_STEP * usual_step
+            yield from (line._replace(is_bold=is_heading) for line in run)
+
+    def _is_apart(self, before: Line, line: Line, usual_step: float) -> bool:
+        step = _step(before, line)
+        is_near = 0 < step <= _PARAGRAPH_STEP * usual_step
+        return self._is_large(before) or not (is_near or _is_in_row(step, line))
+
+    def _is_of_heading(self, run: Sequence[Line]) -> bool:
+        """True if lines of the size of text have the type and the words of a heading."""
+        first, text = run[0], _joined(run)
+        is_of_text_size = self._body.size <= _rounded(first.size) < _HEADING_SIZE * self._body.size
+        is_marked = (self._body.has_bold_headings and first.is_bold) or _NUMBERED.match(text)
+        return bool(
+            is_marked
+            and is_of_text_size
+            and not first.turn
+            and len(first.cells) == 1
+            and len(run) <= _BOLD_LINES
+            and len(text) <= _LONGEST_HEADING
+            and not text[0].islower()
+            and not text.endswith((*_SENTENCE_END, ","))
+            and 2 * sum(map(str.isalpha, text)) > len(text)
+            and not _CAPTION.match(text)
+        )
 
     def _grouped(self) -> Iterator[_Group]:
         for group in _split(self._lines, partial(self._continues, _usual_step(self._lines))):
@@ -260,22 +352,25 @@ class _Layout:
             return False
         if is_large:
             step = before.last_base - line.first_base
-            return _rounded(before.size) == _rounded(line.size) and 0 < step < 2 * line.size
+            is_same = _rounded(before.size) == _rounded(line.size) and 0 < step < 2 * line.size
+            return is_same and not (line.is_bold and _NUMBERED.match(line.text))
         return _continues_text(usual_step, before, line)
 
     def _is_large(self, line: Line) -> bool:
-        """True if the line is larger than text, and level."""
+        """True if the line is larger than text, and level, or a bold heading."""
         is_words = len(line.cells) == 1 and any(map(str.isalpha, line.text))
-        return is_words and not line.turn and _rounded(line.size) >= _HEADING_SIZE * self._body
+        is_larger = _rounded(line.size) >= _HEADING_SIZE * self._body.size
+        return line.is_bold or (is_words and not line.turn and is_larger)
 
     def _is_heading(self, group: Sequence[Line]) -> bool:
         """True if large lines are a heading, and no paragraph in large type."""
-        if len(group) > _HEADING_LINES or len(_joined(group)) > _LONGEST_HEADING:
+        size, body = _rounded(group[0].size), self._body.size
+        lines = _LARGE_LINES if size >= _LARGE_SIZE * body else _HEADING_LINES
+        if len(group) > lines or len(_joined(group)) > _LONGEST_HEADING:
             return False
         if len(group) > 1 and group[-1].text.endswith(_FULL_STOPS):
             return False
-        full = sum(map(self._is_full, group))
-        return full < (_HEADING_LINES if group[0].size >= _TITLE_SIZE * self._body else 2)
+        return sum(map(self._is_full, group)) < (lines if size >= _TITLE_SIZE * body else 2)
 
     def _is_full(self, line: Line) -> bool:
         edge = max(self._edges.get((line.turn, _column(line) + side), line.right) for side in (-1, 0, 1))
@@ -315,6 +410,28 @@ def _continues_text(usual_step: float, before: Line, line: Line) -> bool:
     return is_middle or not (is_indented and before.text.endswith(_SENTENCE_END))
 
 
+def _continues_bold(usual_step: float, before: Line, line: Line) -> bool:
+    """True if both lines are bold, of one size, and lines of one text."""
+    step = before.last_base - line.first_base
+    is_near = 0 < step <= _PARAGRAPH_STEP * usual_step
+    return before.is_bold and line.is_bold and is_near and _rounded(before.size) == _rounded(line.size)
+
+
+def _step(before: Line, line: Line) -> float:
+    return before.last_base - line.first_base
+
+
+def _is_in_row(step: float, line: Line) -> bool:
+    """True if two lines are cells of one row of a table: side by side, or the second a little higher."""
+    return -_HIGHEST_ROW * line.size < step < line.size / 2
+
+
+def _with_number(line: Line) -> Line:
+    """Return a bold line with the number of a section and its title in one cell."""
+    is_section = line.is_bold and len(line.cells) == 2 and _SECTION.fullmatch(line.cells[0])
+    return line._replace(cells=[line.text]) if is_section else line
+
+
 def _usual_step(lines: Sequence[Line]) -> float:
     """Return the median step from line to line."""
     steps = (before.last_base - line.first_base for before, line in pairwise(lines))
@@ -322,19 +439,12 @@ def _usual_step(lines: Sequence[Line]) -> float:
     return median(near or [0.0])
 
 
-def _body_size(lines: Iterable[Line]) -> float:
-    """Return the size of most of the text."""
-    characters: Counter[float] = Counter()
-    for line in lines:
-        characters[_rounded(line.size)] += len(line.text)
-    return max(characters, key=lambda size: characters[size], default=0.0)
-
-
 def _heading_levels(layouts: Iterable[_Layout]) -> dict[float, int]:
-    """Return the heading level of each size of a heading."""
-    headings = (group for layout in layouts for group in layout.groups if group.is_heading)
-    sizes = sorted({_rounded(group.lines[0].size) for group in headings}, reverse=True)
-    return {size: min(level, _LEVELS) for level, size in enumerate(sizes, 1)}
+    """Return the heading level of each size of a heading; bold type alone makes none of level 1."""
+    found = [group.lines[0] for layout in layouts for group in layout.groups if group.is_heading]
+    sizes = sorted({_rounded(line.size) for line in found}, reverse=True)
+    first = 2 if all(line.is_bold for line in found) else 1
+    return {size: min(level, _LEVELS) for level, size in enumerate(sizes, first)}
 
 
 def _joined(group: Sequence[Line]) -> str:

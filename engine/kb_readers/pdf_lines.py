@@ -11,8 +11,9 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, takewhile
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,6 +26,14 @@ _COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark for a 
 _CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
     0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
 }
+# Ligatures and the dash of TeX's T1 encoding, which fonts without other names for them have as characters.
+_T1_LIGATURES = {0x1B: "ff", 0x1C: "fi", 0x1D: "fl", 0x1E: "ffi", 0x1F: "ffl"}
+_T1_LIGATURE = re.compile("(?<=[a-z])[\x1b-\x1f]|[\x1b-\x1f](?=[a-z])")
+_T1_DASH = re.compile("(?<=[0-9A-Za-z])\x15(?=[0-9A-Za-z])")
+_BOLD = re.compile(rb"bold|black|heavy|demi|[a-z]{2}bx\d|-medi\b|[-,]bd", re.IGNORECASE)
+_FONT_NAME_BYTES = 128
+_ANOTHER_SIZE = 1.6  # minimum ratio of sizes of two texts in one line
+_FEWEST_LETTERS = 4  # of a text in a line: superscripts and initials have fewer
 _ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627\u0671]\u0644")
 _MOST_SLANT = 5  # of a level line, in degrees: scanned pages lie askew
 
@@ -42,6 +51,7 @@ class Line(NamedTuple):
     first_base: float
     """Baseline of its first character; the last one is lower if a hyphenated word joined two lines."""
     last_base: float
+    is_bold: bool
 
     @property
     def text(self) -> str:
@@ -66,8 +76,9 @@ def lines_of(page: Any, textpage: Any, text: str) -> list[Line]:
     header: list[Line] = []
     if len(level) > 1 and level[-1].last_base > max(line.first_base for line in level[:-1]):
         header = [level.pop()]
-    if len(level) > 1 and level[0].first_base < min(line.last_base for line in level[1:]):
-        level.append(level.pop(0))
+    feet = sum(1 for _ in takewhile(lambda line: abs(line.first_base - level[0].first_base) < 2, level))
+    if len(level) > feet and level[0].first_base < min(line.last_base for line in level[feet:]):
+        level = level[feet:] + level[:feet]
     return [*header, *level, *turned]
 
 
@@ -85,6 +96,7 @@ class _Characters:
         self._textpage = textpage.raw
         self._left, self._bottom, self._right, self._top = page.get_bbox()
         self._rotation = page.get_rotation()
+        self._font_name = ctypes.create_string_buffer(_FONT_NAME_BYTES)
 
     def lines(self, line: str, units: Sequence[int]) -> Iterator[Line]:
         """Yield the seen parts of a line of text, which may run off the page, or into a stamp."""
@@ -93,19 +105,44 @@ class _Characters:
         place = self._place(units[first])
         if place == self._place(units[last]):
             if place.is_seen:
-                yield self._line(line, units, place.turn)
+                yield from self._by_size(line, units, place.turn)
             return
         words = ((self._place(units[word.start()]), word) for word in re.finditer(r"\S+", line))
         for place, group in groupby(words, key=itemgetter(0)):
             if place.is_seen:
                 part = [word for _, word in group]
                 span = slice(part[0].start(), part[-1].end())
-                yield self._line(line[span], units[span], place.turn)
+                yield from self._by_size(line[span], units[span], place.turn)
 
-    def _line(self, line: str, units: Sequence[int], turn: int) -> Line:
+    def _by_size(self, line: str, units: Sequence[int], turn: int) -> Iterator[Line]:
+        """Yield the line; two, if a text of another size stands beside its first words."""
+        size = self._size(units[len(line) - len(line.lstrip())])
+        if size != self._size(units[len(line.rstrip()) - 1]):
+            words = list(re.finditer(r"\S+", line))
+            sizes = [self._size(units[word.start()]) for word in words]
+            apart = next((at for at, each in enumerate(sizes) if _differ(each, sizes[0])), 0)
+            split = words[apart].start()
+            if min(map(_letters, (line[:split], line[split:]))) >= _FEWEST_LETTERS:
+                yield self._line(line[:split], units[:split], turn, sizes[0])
+                line, units, words, sizes = line[split:], units[split:], words[apart:], sizes[apart:]
+            weights: Counter[float] = Counter()
+            for word, each in zip(words, sizes, strict=True):
+                weights[each] += len(word[0])
+            size = max(weights, key=lambda each: weights[each])
+        yield self._line(line, units, turn, size)
+
+    def _size(self, unit: int) -> float:
+        matrix = self._matrix(unit)
+        points = raw.FPDFText_GetFontSize(self._textpage, self._number(unit))
+        return float(points * math.hypot(matrix.c, matrix.d))
+
+    def _is_bold(self, unit: int) -> bool:
+        name = self._font_name
+        count = raw.FPDFText_GetFontInfo(self._textpage, self._number(unit), name, _FONT_NAME_BYTES, None)
+        return 0 < count <= _FONT_NAME_BYTES and bool(_BOLD.search(name.value))
+
+    def _line(self, line: str, units: Sequence[int], turn: int, size: float) -> Line:
         first, last = units[len(line) - len(line.lstrip())], units[len(line.rstrip()) - 1]
-        matrix = self._matrix(first)
-        size = raw.FPDFText_GetFontSize(self._textpage, self._number(first)) * math.hypot(matrix.c, matrix.d)
         angle = turn + self._rotation
         cells, begin = [], 0
         for gap in re.finditer(" +", line):
@@ -116,7 +153,7 @@ class _Characters:
                 cells.append(line[begin : gap.start()])
                 begin = gap.end()
         cells.append(line[begin:])
-        cleaned = (_COMPOUND.sub(_with_hyphen, cell).translate(_CLEANED) for cell in cells)
+        cleaned = (_COMPOUND.sub(_with_hyphen, _with_ligatures(cell)).translate(_CLEANED) for cell in cells)
         cells = [" ".join(_LEADERS.sub(" … ", cell).split()) for cell in cleaned]
         return Line(
             list(filter(None, cells)),
@@ -126,6 +163,7 @@ class _Characters:
             self._extent(last, angle)[1],
             _turned(*self._origin(first), angle)[1],
             _turned(*self._origin(last), angle)[1],
+            self._is_bold(first) and self._is_bold(last),
         )
 
     def _in_order(self, pair: re.Match[str], units: Sequence[int]) -> str:
@@ -178,3 +216,18 @@ def _with_hyphen(broken: re.Match[str]) -> str:
     """Join a hyphenated word; the hyphen is kept between a lower-case and an upper-case letter."""
     before, after = broken.groups()
     return f"{before}-{after}" if before.islower() and after.isupper() else f"{before}{after}"
+
+
+def _with_ligatures(text: str) -> str:
+    if text.isprintable():
+        return text
+    text = _T1_LIGATURE.sub(lambda found: _T1_LIGATURES[ord(found[0])], text)
+    return _T1_DASH.sub("–", text)
+
+
+def _differ(size: float, other: float) -> bool:
+    return max(size, other) >= _ANOTHER_SIZE * min(size, other)
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalnum, text))

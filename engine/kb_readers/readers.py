@@ -1,6 +1,6 @@
 """The registry of readers by format, and the reading of one file.
 
-A format is added by its line in `kb_contracts.api.formats`, a module here, and its line in `READERS`.
+A format is added by its line in `kb_contracts.api.formats`, and a module here.
 """
 
 from __future__ import annotations
@@ -24,41 +24,36 @@ from kb_readers.memory import MemoryBudget
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Progress, Reader
 from kb_readers.text import in_known_encoding, read_text
 
+_DECODED_HERE = frozenset(["md", *(each.name for each in formats.FORMATS.values() if each.is_plain)])
+_SLOW = frozenset(["rtf", "doc", "ppt", "xls", "msg"])
+"""Formats with a lower limit of processor time for small files."""
+_OTHERS = {
+    "pdf": Reader(
+        "kb_readers.pdf", "read_pdf", takes_context=True, cpu_limit="size", aborts_without_memory=True
+    ),
+    "csv": Reader("kb_readers.delimited", "read_delimited"),
+    "vtt": Reader("kb_readers.subtitles", "read_subtitles"),
+    "ipynb": Reader("kb_readers.notebook", "read_notebook"),
+    "xml": Reader("kb_readers.xml_text", "read_xml"),
+    "eml": Reader("kb_readers.mail", "read_mail"),
+    **{name: Reader("kb_readers.opendocument", f"read_{name}") for name in ("odt", "ods", "odp")},
+    **{
+        name: Reader("kb_readers.outlines", f"read_{function}")
+        for name, function in (("adoc", "asciidoc"), ("org", "org"), ("tex", "latex"))
+    },
+    **{name: Reader("kb_readers.code", "read_code", takes_context=True) for name in GRAMMARS},
+}
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
-        "pdf": Reader(
-            "kb_readers.pdf", "read_pdf", takes_context=True, cpu_limit="size", aborts_without_memory=True
-        ),
-        "docx": Reader("kb_readers.docx", "read_docx"),
-        "pptx": Reader("kb_readers.pptx", "read_pptx"),
-        "xlsx": Reader("kb_readers.xlsx", "read_xlsx"),
-        "odt": Reader("kb_readers.opendocument", "read_odt"),
-        "ods": Reader("kb_readers.opendocument", "read_ods"),
-        "odp": Reader("kb_readers.opendocument", "read_odp"),
-        "rtf": Reader("kb_readers.rtf", "read_rtf", cpu_limit="size"),
-        "doc": Reader("kb_readers.doc", "read_doc", cpu_limit="size"),
-        "ppt": Reader("kb_readers.ppt", "read_ppt", cpu_limit="size"),
-        "xls": Reader("kb_readers.xls", "read_xls", cpu_limit="size"),
-        "csv": Reader("kb_readers.delimited", "read_delimited"),
-        "html": Reader("kb_readers.html", "read_html"),
-        "mhtml": Reader("kb_readers.mhtml", "read_mhtml"),
-        "svg": Reader("kb_readers.svg", "read_svg"),
-        "rst": Reader("kb_readers.rst", "read_rst"),
-        "adoc": Reader("kb_readers.outlines", "read_asciidoc"),
-        "org": Reader("kb_readers.outlines", "read_org"),
-        "tex": Reader("kb_readers.outlines", "read_latex"),
-        "vtt": Reader("kb_readers.subtitles", "read_subtitles"),
-        "ipynb": Reader("kb_readers.notebook", "read_notebook"),
-        "xml": Reader("kb_readers.xml_text", "read_xml"),
-        "epub": Reader("kb_readers.epub", "read_epub"),
-        "eml": Reader("kb_readers.mail", "read_mail"),
-        "msg": Reader("kb_readers.msg", "read_msg", cpu_limit="size"),
-        **{name: Reader("kb_readers.code", "read_code", takes_context=True) for name in GRAMMARS},
+        name: _OTHERS.get(name)
+        or Reader(f"kb_readers.{name}", f"read_{name}", cpu_limit="size" if name in _SLOW else "wall")
+        for name, fmt in formats.FORMATS.items()
+        if name in _OTHERS or not (name in _DECODED_HERE or fmt.takes_ocr)
     }
 )
-"""By format name. A module is imported in the child only, for the first file of its format."""
-
-_DECODED_HERE = frozenset(["md", *(each.name for each in formats.FORMATS.values() if each.is_plain)])
+"""By format name: `read_NAME` in a module NAME, unless `_OTHERS` has another; none for pictures. A module is
+imported in the child only, for the first file of its format.
+"""
 _PACKAGES = {
     "pdf": "pypdfium2",
     **dict.fromkeys(["doc", "msg", "ppt"], "olefile"),

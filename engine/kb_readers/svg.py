@@ -11,12 +11,10 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, one_line
 from kb_readers.model import Extraction, Page, TextBudget
-from kb_readers.xml_files import Attributes, Handler, parser_for, unsound
+from kb_readers.xml_files import Attributes, Handler, parser_for, refuse_growing_entities, unsound
 
 _FORMAT = FORMATS["svg"]
 _LONGEST_TITLE = 500
-# Drawing programs abbreviate namespaces by entities. Short entities without references cannot explode.
-_LONGEST_ENTITY = 1000
 
 # With their namespaces; elements without a namespace are taken for SVG.
 _SVG = "http://www.w3.org/2000/svg "
@@ -30,7 +28,7 @@ def read_svg(data: bytes) -> Extraction:
     """Return the whole drawing as one page without a number. Raises ExtractionFailed."""
     drawing = _Drawing()
     parser = parser_for(drawing, _FORMAT.label, lambda name: name.removeprefix(_SVG))
-    parser.EntityDeclHandler = _refuse_what_grows
+    parser.EntityDeclHandler = refuse_growing_entities
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, LookupError, ValueError) as error:  # the last two for encodings
@@ -38,14 +36,6 @@ def read_svg(data: bytes) -> Extraction:
     heading = [f"# {drawing.title}"] if drawing.title else []
     text = "\n\n".join([*heading, "\n".join(drawing.lines)]).strip("\n")
     return Extraction([Page(None, text)], drawing.title or None, "text_extraction", _FORMAT.mime_type)
-
-
-def _refuse_what_grows(*declaration: object) -> None:
-    value = declaration[2]  # None for an external entity, which is never fetched
-    if isinstance(value, str) and (len(value) > _LONGEST_ENTITY or "&" in value):
-        raise ExtractionFailed(
-            "file_corrupt", "The SVG defines entities that grow when they are put in; it is not read."
-        )
 
 
 class _Drawing(Handler):

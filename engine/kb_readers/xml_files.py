@@ -39,6 +39,8 @@ _OLE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the methods that Office uses
 # Default titles of programs.
+_LONGEST_ENTITY = 1_000
+"""Characters of an entity that is put in; drawing programs abbreviate namespaces by entities."""
 NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
 
 
@@ -268,6 +270,16 @@ def reference(attributes: Attributes, name: str = "id") -> str:
 def value_of(attributes: Attributes, name: str = "val") -> str:
     """Return the value of an attribute, regardless of its namespace, or ""."""
     return next((value for key, value in attributes.items() if local_name(key) == name), "")
+
+
+def refuse_growing_entities(*declaration: object) -> None:
+    """Refuse long entities, and those with references, which multiply; external ones are never fetched."""
+    value = declaration[2]  # None for an external entity
+    if isinstance(value, str) and (len(value) > _LONGEST_ENTITY or "&" in value):
+        raise ExtractionFailed(
+            "file_corrupt",
+            "The file defines entities that grow when they are put in. Send it without them.",
+        )
 
 
 def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:

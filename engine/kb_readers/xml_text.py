@@ -1,7 +1,7 @@
 """XML of any vocabulary: its text, with one line for each run of text between two tags.
 
-Attributes are left out. A document type may be declared, but no entity of text: internal entities multiply,
-and external ones name other files. Unparsed entities, such as the pictures of a patent, are never read.
+Attributes are left out. A document type may be declared, with short entities. Entities with references,
+which multiply, and those of other files are refused; unparsed ones, such as pictures, are never read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, one_line
 from kb_readers.model import Extraction, Page, TextBudget
 from kb_readers.text import encoding_by_mark
-from kb_readers.xml_files import Attributes, Handler, parser_for, unsound
+from kb_readers.xml_files import Attributes, Handler, parser_for, refuse_growing_entities, unsound
 
 _FORMAT = FORMATS["xml"]
 
@@ -33,12 +33,12 @@ def read_xml(data: bytes) -> Extraction:
 
 
 def _refuse_entities(*declaration: object) -> None:
-    if declaration[-1] is not None:  # the notation of an unparsed entity
-        return
-    raise ExtractionFailed(
-        "file_corrupt",
-        "The XML file defines entities, which are not read. Save it without them and send it again.",
-    )
+    if declaration[2] is None and declaration[-1] is None:  # neither a value nor the notation of a picture
+        raise ExtractionFailed(
+            "file_corrupt",
+            "The XML file defines entities of other files, which are not read. Send it without them.",
+        )
+    refuse_growing_entities(*declaration)
 
 
 class _Lines(Handler):

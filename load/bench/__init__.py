@@ -45,10 +45,10 @@ BENCHMARKS = {
     "search": Benchmark("searches, beside other stores in their own processes", "search:run"),
     "phrases": Benchmark("searches with phrases and exclusions, beside plain ones", "phrases:run"),
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
+    "manuals": Benchmark("searches in ten languages, on translated manual pages", "manuals:run"),
     "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
-    "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
-    "connections": Benchmark("a server with connections that strangers keep open", "connections:run"),
+    "ingestion": Benchmark("notes while files are taken in", "waits:run_ingestion"),
 }
 
 

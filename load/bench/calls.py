@@ -39,7 +39,6 @@ from bench.runner import (
     RunningServer,
     ToolCall,
     check,
-    client_name,
     generate,
     kb_serve,
     measured,
@@ -147,7 +146,6 @@ def figures(rounds: Sequence[Round], yardstick: str) -> list[Figures]:
 class CallsReport(Report, frozen=True, kw_only=True):
     """Results of a run, with turns of `seconds` over `connections`."""
 
-    client: str = msgspec.field(default_factory=client_name)
     connections: int
     seconds: int
     rounds: list[Round]
@@ -158,7 +156,7 @@ class CallsReport(Report, frozen=True, kw_only=True):
 
     def footer(self) -> list[str]:
         turns = f"medians of {self.rounds[-1].round} rounds of {self.seconds} s in turns"
-        return [f"{turns}, {self.connections} connections, {self.client}"]
+        return [f"{turns}, {self.connections} connections, wrk"]
 
 
 CPU_OF_MANNERS = Panel(
@@ -322,7 +320,6 @@ def measure(
 
 
 class SingleReport(CallsReport, frozen=True, kw_only=True):
-    title = "tools/call of kb_search: two processes and one"
     columns: ClassVar = {
         "server and engine": "{0.title}",
         "version": "{0.era}",
@@ -332,7 +329,6 @@ class SingleReport(CallsReport, frozen=True, kw_only=True):
         "CPU us/call": "{0.cpu:.0f}",
         "x two": "{0.cpu_ratio:.2f}",
     }
-    panels = (Panel("{0.era}", "{0.title}", "cpu", "{0.cpu:.0f}\n{0.cpu_ratio:.2f}", "microseconds a call"),)
 
 
 def run_single(

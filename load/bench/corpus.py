@@ -29,7 +29,7 @@ PASSAGES_EACH = 50
 TAG = "team:actuaries"
 TAGGED_EVERY = 20
 TOP = 10
-SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.37, cosine_floor=0.3)
+SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.36, cosine_floor=0.3)
 """The constants of MiniLM, whose dimensions these vectors have."""
 Part = Literal["hybrid", "vectors", "words"]
 PARTS: dict[Part, Mode] = {"hybrid": "hybrid", "vectors": "vector", "words": "fts"}

@@ -34,7 +34,7 @@ import psutil
 from aiohttp import web
 
 from bench import Option
-from bench.runner import Panel, Report
+from bench.runner import Report
 from kb_engine.address import Address, address_of
 from kb_engine.chunk import CHUNK_CHARS
 from kb_load.postgres import own_server
@@ -78,7 +78,6 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 class EnginesReport(Report, frozen=True, kw_only=True):
     """Results of a run; `wait` is the embedder's delay in milliseconds."""
 
-    title = "Engines on one PostgreSQL: commits a second"
     columns: ClassVar = {
         "engines": "{0.name}",
         "commits": "{0.commits}",
@@ -88,7 +87,6 @@ class EnginesReport(Report, frozen=True, kw_only=True):
         "PostgreSQL's": "{0.database_cpu:.1f}",
         "begun again": "{0.again}",
     }
-    panels = (Panel("engines", "{0.name}", "rate", "{0.ratio:.1f} times", "commits a second"),)
     wait: int
     passages: int
     fleets: list[Fleet]

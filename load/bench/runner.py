@@ -1,21 +1,14 @@
 """Shared parts of the benchmarks: the report with table and plots, servers, and the load generator.
 
-Load comes from one thread: wrk if it is installed, otherwise a small asyncio client. Both keep a fixed number
-of connections busy (a closed loop, with optional pauses) with one constant request, and read only status and
-length of a response; its content is checked before. The asyncio client takes two to three times wrk's
-processor time a call, at the server's cost on few cores: compare only figures of one client.
+Load comes from wrk, in one thread: it keeps a fixed number of connections busy (a closed loop, with optional
+pauses) with one constant request. The content of a response is checked before.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
-import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +21,7 @@ import msgspec
 from bench.servers import search_response
 from kb_load.messages import CallFailed, Era, Message, result_of, tool_call
 from kb_load.processes import LOOPBACK, Machine, Running, describe, free_port, running
-from kb_load.report import Sheet, figures_table, percentile
+from kb_load.report import Sheet, figures_table
 
 KEY = "a-key-for-the-benchmark"
 ARGUMENTS = {"query": "how are pensions revalued when prices rise", "top": 10}
@@ -98,25 +91,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return self.calls / self.seconds
 
 
-def client_name() -> str:
-    """Return the name of the client that `generate` uses."""
-    return "wrk" if shutil.which("wrk") else "own asyncio client"
-
-
-def generate(port: int, message: Message, *, connections: int, seconds: int, pause: float = 0.0) -> Load:
-    """Post `message` to `/mcp` over `connections` for `seconds`, on each as soon as its response has arrived.
-
-    With `pause`, wait before each request, uniformly from 0 to twice `pause` seconds.
-    """
-    if shutil.which("wrk"):
-        return _with_wrk(port, message, connections, seconds, pause)
-    if sys.platform == "win32":
-        return asyncio.run(_with_own(port, message, connections, seconds, pause))
-    import uvloop
-
-    return uvloop.run(_with_own(port, message, connections, seconds, pause))
-
-
 _SCRIPT = """\
 wrk.method = "POST"
 wrk.body = {body}
@@ -132,7 +106,14 @@ end
 """
 
 
-def _with_wrk(port: int, message: Message, connections: int, seconds: int, pause: float) -> Load:
+def generate(port: int, message: Message, *, connections: int, seconds: int, pause: float = 0.0) -> Load:
+    """Post `message` to `/mcp` over `connections` for `seconds`, on each as soon as its response has arrived.
+
+    With `pause`, wait before each request, uniformly from 0 to twice `pause` seconds.
+
+    Raises:
+        CallFailed: wrk is not installed, or failed.
+    """
     headers = "\n".join(
         f"wrk.headers[{_lua(name)}] = {_lua(value)}" for name, value in message.headers.items()
     )
@@ -145,23 +126,14 @@ def _with_wrk(port: int, message: Message, connections: int, seconds: int, pause
             "wrk", "--threads", "1", "--connections", str(connections), "--duration", f"{seconds}s",
             "--timeout", "30s", "--script", str(path), f"http://{LOOPBACK}:{port}/mcp",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60)
+        except FileNotFoundError:
+            raise CallFailed("wrk is not installed. Install the package wrk of your distribution.") from None
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
-        raise RuntimeError(f"wrk: {done.stderr or done.stdout}")
-    return _load(json.loads(lines[0].removeprefix("RESULT ")))
-
-
-def _lua(text: str) -> str:
-    escaped = "".join(
-        character if " " <= character <= "~" and character not in '"\\' else
-        "".join(f"\\{byte:03d}" for byte in character.encode())
-        for character in text
-    )  # fmt: skip
-    return f'"{escaped}"'
-
-
-def _load(raw: dict[str, float]) -> Load:
+        raise CallFailed(f"wrk: {done.stderr or done.stdout}")
+    raw = json.loads(lines[0].removeprefix("RESULT "))
     calls = int(raw["calls"])
     return Load(
         calls=calls,
@@ -174,94 +146,13 @@ def _load(raw: dict[str, float]) -> Load:
     )
 
 
-class _Connection(asyncio.Protocol):
-    """Send the request, wait for the complete response, and repeat until the time is over."""
-
-    def __init__(self, data: bytes, until: float, pause: float, ended: asyncio.Event) -> None:
-        self._data = data
-        self._until = until
-        self._pause = pause
-        self._ended = ended
-        self._buffer = bytearray()
-        self._began = 0.0
-        self.latencies: list[float] = []
-        self.errors = 0
-        self.bytes = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]  # TCP's
-        self._go_on()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        length = answer_length(self._buffer)
-        if length is None or len(self._buffer) < length:
-            return
-        now = time.perf_counter()
-        self.latencies.append((now - self._began) * 1000)
-        self.errors += not self._buffer.startswith(b"HTTP/1.1 2")
-        self.bytes += length
-        self._buffer.clear()
-        self._go_on()
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self.errors += time.perf_counter() < self._until
-        self._ended.set()
-
-    def _go_on(self) -> None:
-        wait = random.uniform(0, 2 * self._pause)
-        if wait:
-            asyncio.get_running_loop().call_later(wait, self._send_or_end)
-        else:
-            self._send_or_end()
-
-    def _send_or_end(self) -> None:
-        if time.perf_counter() < self._until:
-            self._began = time.perf_counter()
-            self._transport.write(self._data)
-        else:
-            self._transport.close()
-
-
-def answer_length(buffer: bytes | bytearray) -> int | None:
-    """Return the length of the response at the start of `buffer`, or None if its head is incomplete.
-
-    Raises:
-        ValueError: the response has no Content-Length.
-    """
-    end = buffer.find(b"\r\n\r\n")
-    if end < 0:
-        return None
-    head = bytes(buffer[:end]).lower()
-    mark = head.find(b"\r\ncontent-length:")
-    if mark < 0:
-        raise ValueError("the answer has no Content-Length")
-    return end + 4 + int(head[mark + 17 :].split(b"\r\n", 1)[0])
-
-
-async def _with_own(port: int, message: Message, connections: int, seconds: int, pause: float) -> Load:
-    lines = ["POST /mcp HTTP/1.1", f"Host: {LOOPBACK}:{port}"]
-    lines += [f"{name}: {value}" for name, value in message.headers.items()]
-    head = "\r\n".join([*lines, f"Content-Length: {len(message.body)}", "", ""])
-    data, loop, began = head.encode() + message.body, asyncio.get_running_loop(), time.perf_counter()
-    made = []
-    for _ in range(connections):
-        ended = asyncio.Event()
-        connection = _Connection(data, began + seconds, pause, ended)
-        await loop.create_connection(lambda each=connection: each, LOOPBACK, port)  # type: ignore[misc]  # mypy does not infer a lambda with a default
-        made.append((connection, ended))
-    for _, ended in made:
-        await asyncio.wait_for(ended.wait(), seconds + 60)
-    latencies = [each for connection, _ in made for each in connection.latencies]
-    return _load(
-        {
-            "calls": len(latencies),
-            "seconds": time.perf_counter() - began,
-            **{f"p{share}": percentile(latencies, share / 100) for share in (50, 95, 99)},
-            "errors": sum(connection.errors for connection, _ in made),
-            "bytes": sum(connection.bytes for connection, _ in made),
-        }
-    )
+def _lua(text: str) -> str:
+    escaped = "".join(
+        character if " " <= character <= "~" and character not in '"\\' else
+        "".join(f"\\{byte:03d}" for byte in character.encode())
+        for character in text
+    )  # fmt: skip
+    return f'"{escaped}"'
 
 
 # --- servers --------------------------------------------------------------------------------------

@@ -361,7 +361,7 @@ def run(
                 note(f"{name}: {half}")
                 ranks = {"FTS5, documents": plain_ranks(here / half, lambda text: [text])}
                 ranks["FTS5, passages"] = plain_ranks(here / half, _passages)
-                for method, by_question in (ranks | _ranks_of_kb(here / half)).items():
+                for method, by_question in (ranks | ranks_of_kb(here / half)).items():
                     found += _answers(f"{name}, {half}", method, by_question)
     return SetsReport(answers=found)
 
@@ -527,7 +527,7 @@ def _passages(text: str) -> list[str]:
     return [chunk.text for chunk in chunks(Extraction.of_note(text))]
 
 
-def _ranks_of_kb(folder: Path) -> dict[str, dict[str, int | None]]:
+def ranks_of_kb(folder: Path) -> dict[str, dict[str, int | None]]:
     """Return the ranks as `plain_ranks` does, by the mode of search, as `kb eval` has measured them."""
     ranks: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
     for judged in _judged(folder):

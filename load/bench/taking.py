@@ -36,7 +36,7 @@ from bench.engine import (
     running_engine,
     submit,
 )
-from bench.runner import Panel, Report, rotate
+from bench.runner import Report, rotate
 from kb_engine.chunk import chunks
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
@@ -98,7 +98,6 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
 class TakingReport(Report, frozen=True, kw_only=True):
     """Results of a run."""
 
-    title = "Passages taken in a second"
     columns: ClassVar = {
         "taking in": "{0.side}",
         "passages/s": "{0.rate:.1f}",
@@ -106,7 +105,6 @@ class TakingReport(Report, frozen=True, kw_only=True):
         "of the model": "{0.of_model:.2f}",
         "x one thread": "{0.of_first:.2f}",
     }
-    panels = (Panel("{0.side}", "passages a second", "rate", "{0.rate:.0f}", "passages a second"),)
     passages: int
     files: int
     rounds: int

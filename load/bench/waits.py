@@ -6,12 +6,11 @@ startup     time of `kb stdio` to its first response, beside its imports. In tur
             and that all share; `kb stdio` with the toolset `textfile` over a file of 10 MiB. Each is a
             process of its own; the clock runs from its start until the whole answer has been read (for the
             import: until it ends).
-ingestion   latency of calls during ingestion. Starts `kb up` in a folder of its own on free ports
-            and warms it. First notes: the time of each from `kb_addnote` until it can be searched, alone
+ingestion   latency of notes during ingestion. Starts `kb up` in a folder of its own on free ports
+            and warms it, then measures each note from `kb_addnote` until it can be searched, alone
             and behind a folder of 200 files, a scan of 300 pages and PDFs whose page tree loops, each of
-            them and all of them at once, sent by the same caller. Then `kb_search`, while a large PDF is
-            taken in and when all is quiet, in turns. One client does one thing at a time. All files are made
-            by seed.
+            them and all of them at once, sent by the same caller. One client does one thing at a time. All
+            files are made by seed.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import aiohttp
 
 from bench import Option
-from bench.runner import Panel, Report
+from bench.runner import Report
 from kb_config.rendezvous import Rendezvous
 from kb_load.messages import CLIENT, HANDSHAKE, CallFailed, structured, tool_call
-from kb_load.pdf import looping_pdf, pdf_of, text_of_page
+from kb_load.pdf import looping_pdf, text_of_page
 from kb_load.processes import LOOPBACK, clean_environment, free_port, running
-from kb_load.report import Sheet, percentile, table
+from kb_load.report import percentile
 
 _FILE_BYTES = 10 * 1024 * 1024
 _IMPORT = "import mcp.server, aiohttp"
@@ -61,9 +60,6 @@ _SEARCHED = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
     "name": "kb_search", "arguments": {"query": "granite"},
 }}  # fmt: skip
 
-WORDS = ("amber", "river", "ledger", "quartz", "harvest", "signal", "meadow", "copper", "lantern", "orchard")
-QUIET_CALLS = 300
-SHARES = (0.5, 0.95, 0.99)
 FOLDER_FILES = 200
 SCAN_PAGES = 300
 BACKGROUNDS: dict[str, tuple[str, ...]] = {
@@ -90,13 +86,11 @@ class Median(NamedTuple):
 class StartupReport(Report, frozen=True, kw_only=True):
     """The whole run: seconds by case."""
 
-    title = "kb stdio: to the first answer"
     columns: ClassVar = {
         "to the first answer": "{0.case}",
         "s, median": "{0.seconds:.3f}",
         "ratio": "{0.ratio:.2f}",
     }
-    panels = (Panel("median", "{0.case}", "seconds", "{0.seconds:.2f}", "seconds"),)
     seconds: dict[str, list[float]]
 
     def rows(self) -> list[Median]:
@@ -191,13 +185,6 @@ class Stack:
         async with self._session.post(self._mcp, data=message.body, headers=message.headers) as response:
             return structured(await response.read())
 
-    async def timed_search(self, rng: random.Random) -> float:
-        """Return the milliseconds of one search."""
-        query = " ".join(rng.sample(WORDS, 4))
-        started = time.perf_counter()
-        await self.call("kb_search", {"query": query, "top": 10})
-        return (time.perf_counter() - started) * 1000
-
     async def timed_note(self, number: int) -> float:
         """Return the milliseconds until a note's job has completed, and check that a search finds the note.
 
@@ -213,15 +200,6 @@ class Stack:
         if word not in json.dumps(await self.call("kb_search", {"query": word, "top": 1})):
             raise CallFailed(f"a note cannot be found after {milliseconds:.0f} ms: {job}")
         return milliseconds
-
-    async def upload(self, pages: int, seed: int) -> str:
-        """Send a PDF through the server; return the id of its job."""
-        data = pdf_of([text_of_page(page, seed=seed) for page in range(1, pages + 1)])
-        start = await self.call("kb_upload_start", {"filename": f"{seed}.pdf", "total_size": len(data)})
-        async with self._session.put(start["upload_url"], data=data) as response:
-            response.raise_for_status()
-        finish = await self.call("kb_upload_finish", {"upload_id": start["upload_id"]})
-        return str(finish["job_id"])
 
     async def send(self, name: str, data: bytes) -> str:
         """Send a file to the engine; return the id of its job."""
@@ -248,21 +226,6 @@ class Stack:
     async def clear(self) -> None:
         async with self._session.delete(f"{self._engine}/documents?confirm=true") as response:
             response.raise_for_status()
-
-
-async def measure_searches(
-    stack: Stack, pages: int, rounds: int, quiet: list[float], busy: list[float]
-) -> None:
-    """Append the milliseconds of searches, idle and during ingestion."""
-    rng = random.Random(7)
-    first = await stack.upload(5, seed=1)
-    while await stack.is_running(first):
-        await stack.timed_search(rng)
-    for number in range(rounds):
-        quiet += [await stack.timed_search(rng) for _ in range(QUIET_CALLS)]
-        job = await stack.upload(pages, seed=100 + number)
-        while await stack.is_running(job):
-            busy += [await stack.timed_search(rng) for _ in range(10)]
 
 
 async def measure_notes(stack: Stack, calls: int, note: Callable[[str], None]) -> dict[str, list[float]]:
@@ -313,57 +276,48 @@ async def _taking_in(stack: Stack, kinds: Sequence[Sequence[tuple[str, bytes]]])
         await stack.clear()
 
 
+class NoteTimes(NamedTuple):
+    """Milliseconds from adding a note until it can be searched, behind one background."""
+
+    background: str
+    notes: int
+    p50: float
+    p95: float
+    p99: float
+
+
 class IngestionReport(Report, frozen=True, kw_only=True):
-    """The whole run: milliseconds of each note, and of each quiet and of each busy search."""
+    """The whole run: milliseconds of each note, by background."""
 
-    title = "while files are taken in: notes until they can be searched, and kb_search"
+    columns: ClassVar = {
+        "note to searchable, ms": "{0.background}",
+        "notes": "{0.notes}",
+        "p50": "{0.p50:.0f}",
+        "p95": "{0.p95:.0f}",
+        "p99": "{0.p99:.0f}",
+    }
     notes: dict[str, list[float]]
-    pages: int
-    quiet: list[float]
-    busy: list[float]
 
-    def text(self) -> str:
-        """The tables, of the searches with the ratios busy to quiet."""
-
-        def rows(kinds: dict[str, list[float]], digits: int) -> list[list[str]]:
-            return [
-                [name, str(len(values)), *(f"{percentile(values, share):.{digits}f}" for share in SHARES)]
-                for name, values in kinds.items()
-            ]
-
-        added = table(["note to searchable, ms", "notes", "p50", "p95", "p99"], rows(self.notes, 0))
-        ratios = [f"{percentile(self.busy, share) / percentile(self.quiet, share):.2f}" for share in SHARES]
-        searches = rows({"quiet": self.quiet, "during ingestion": self.busy}, 1)
-        header = ["kb_search, ms", "calls", "p50", "p95", "p99"]
-        found = table(header, [*searches, ["ratio", "", *ratios]])
-        return f"{added}\n\n{found}\n{self.machine.line()}"
-
-    def plot(self, path: Path) -> None:
-        sheet = Sheet(2, title=self.title)
-        for kinds in (self.notes, {"quiet": self.quiet, f"a PDF of {self.pages} pages": self.busy}):
-            heights = {
-                name: [percentile(values, share) for share in SHARES] for name, values in kinds.items()
-            }
-            sheet.bars(["p50", "p95", "p99"], heights, "{:.0f}", y="milliseconds")
-        sheet.save(path, under=self.machine.line())
+    def rows(self) -> list[NoteTimes]:
+        return [
+            NoteTimes(name, len(values), *(percentile(values, share) for share in (0.5, 0.95, 0.99)))
+            for name, values in self.notes.items()
+        ]
 
 
 def run_ingestion(
     *,
     notes: Annotated[int, Option("number of notes behind each kind")] = 100,
-    pages: Annotated[int, Option("number of pages of the PDF")] = 100,
-    rounds: Annotated[int, Option("number of rounds")] = 3,
     note: Callable[[str], None] = print,
 ) -> IngestionReport:
-    """Start the stack and measure `notes` notes behind each background, then searches."""
-    report = IngestionReport(notes={}, pages=pages, quiet=[], busy=[])
+    """Start the stack and measure `notes` notes behind each background."""
+    report = IngestionReport(notes={})
     port, engine_port = free_port(), free_port()
 
     async def measure() -> None:
         async with aiohttp.ClientSession() as session:
             stack = Stack(session, f"http://{LOOPBACK}:{engine_port}", f"http://{LOOPBACK}:{port}")
             report.notes.update(await measure_notes(stack, notes, note))
-            await measure_searches(stack, pages, rounds, report.quiet, report.busy)
 
     with tempfile.TemporaryDirectory() as folder:
         settings = {"KB_HOME": folder, "KB_MCP_PORT": str(port), "KB_ENGINE_PORT": str(engine_port)}

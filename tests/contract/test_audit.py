@@ -14,6 +14,7 @@ from kb_contracts.access.local import local_token
 from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, access_header
 from kb_contracts.api.ragler import USER_ID
 from tests.support.engines import API_KEY, engine
+from tests.support.patience import ANSWER_SECONDS
 
 WORDS = "granite quarry of nobody's business"
 
@@ -24,7 +25,9 @@ def _lines(folder: Path) -> list[Entry]:
 
 def test_each_request_is_a_line_and_no_text_is_in_any(tmp_path: Path) -> None:
     with engine(tmp_path, audit=AuditSettings(audit=True)) as url:
-        with httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {API_KEY}"}) as http:
+        with httpx.Client(
+            base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+        ) as http:
             sent = {"text": WORDS, "title": WORDS, "tags": ["collection:memory"], "source_path": WORDS}
             job = http.post("/jobs", json=sent, headers={USER_ID: "ann", "X-Request-ID": "c1"}).json()
             job = http.get(f"/jobs/{job['id']}", params={"wait": 30}).json()
@@ -70,7 +73,7 @@ def _whose(folder: Path) -> list[tuple[str, str]]:
 def _ask(url: str, token: str, access: Access | None = None) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     headers |= {ACCESS: access_header(access)} if access is not None else {}
-    return httpx.get(f"{url}/api/v1/tags", headers=headers)
+    return httpx.get(f"{url}/api/v1/tags", headers=headers, timeout=ANSWER_SECONDS)
 
 
 def test_only_a_key_with_all_rights_may_name_the_caller_in_the_audit(tmp_path: Path) -> None:
@@ -84,7 +87,11 @@ def test_only_a_key_with_all_rights_may_name_the_caller_in_the_audit(tmp_path: P
         for token in (API_KEY, server, reader, team):
             assert _ask(url, token, ann).status_code == _ask(url, token).status_code == 200
         assert _ask(url, reader, Access("ann", frozenset())).status_code == 403
-        refused = httpx.get(f"{url}/api/v1/tags", headers={"Authorization": f"Bearer {team}", ACCESS: "{"})
+        refused = httpx.get(
+            f"{url}/api/v1/tags",
+            headers={"Authorization": f"Bearer {team}", ACCESS: "{"},
+            timeout=ANSWER_SECONDS,
+        )
         assert refused.status_code == 422
     assert _whose(tmp_path / "audit") == [
         ("ann", ""),
@@ -107,5 +114,7 @@ def test_without_an_engine_key_only_the_local_token_may_name_the_caller(tmp_path
 
 def test_without_the_setting_there_is_none(tmp_path: Path) -> None:
     with engine(tmp_path) as url:
-        httpx.get(f"{url}/api/v1/status", headers={"Authorization": f"Bearer {API_KEY}"})
+        httpx.get(
+            f"{url}/api/v1/status", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+        )
     assert not (tmp_path / "audit").exists()

@@ -34,7 +34,7 @@ from tests.contract.conftest import kb_verify
 from tests.mutation.mutants import MUTANTS
 from tests.support.engines import API_KEY, engine, simulator
 from tests.support.eventually import eventually
-from tests.support.patience import COMMAND_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
 from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
@@ -177,7 +177,9 @@ def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
     """The check for an empty base is limited separately from the suite, which uses up its rate limits."""
     with engine(tmp_path) as url:
         for _ in range(r.LIMITS["listCollections"] + 1):
-            httpx.get(f"{url}/collections", headers={"Authorization": f"Bearer {API_KEY}"})
+            httpx.get(
+                f"{url}/collections", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+            )
         done = kb_verify(url, "--quick", "--report", "/dev/null/none", cwd=tmp_path)
     assert "--report" in done.stderr  # the check of the base has passed
 
@@ -198,7 +200,9 @@ def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) ->
     try:
         line = eventually(process.output, lambda text: "\n" in text, what="the ready line")
         url = line.split()[2].rstrip(",")
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}) as http:
+        with httpx.Client(
+            base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+        ) as http:
             http.post("/api/v1/jobs", json={"text": "granite"}).raise_for_status()
             done = kb_verify(url, "--quick", "--erase", cwd=tmp_path)
             assert http.get("/api/v1/documents").json()["total"] == 0
@@ -212,7 +216,7 @@ def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     """The base is left unchanged."""
     with simulator() as url:
         headers = {"Authorization": f"Bearer {API_KEY}"}
-        with httpx.Client(base_url=url, headers=headers) as http:
+        with httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS) as http:
             job = http.post("/api/v1/jobs", json={"text": "granite"}).json()
             http.get(f"/api/v1/jobs/{job['id']}", params={"wait": 30})
             refused = kb_verify(url, "--quick", cwd=tmp_path)
@@ -226,7 +230,9 @@ def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
     """A description that a user wrote is not removed without permission."""
     with (
         simulator() as url,
-        httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}) as http,
+        httpx.Client(
+            base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
+        ) as http,
     ):
         http.put(f"/collections/{UUID}", json={"name": "guides"}).raise_for_status()
         refused = kb_verify(url, "--quick", cwd=tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 from kb_load.processes import clean_environment
 from tests.support.documents import large_pdf, sentence_of_page
-from tests.support.patience import COMMAND_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
 from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -43,7 +43,9 @@ def run(stack: Stack, command: list[str]) -> str:
 
 
 def documents_of(stack: Stack) -> set[str]:
-    answer = httpx.get(f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}).json()
+    answer = httpx.get(
+        f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}, timeout=ANSWER_SECONDS
+    ).json()
     return {document["uid"] for document in answer["documents"]}
 
 
@@ -77,7 +79,9 @@ def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str
 
 @pytest.mark.requirement("K28", "K59")
 def test_each_document_has_exactly_one_collection_tag(stack: Stack) -> None:
-    answer = httpx.get(f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}).json()
+    answer = httpx.get(
+        f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}, timeout=ANSWER_SECONDS
+    ).json()
     assert answer["total"] == 5
     for document in answer["documents"]:
         collections = [tag for tag in document["tags"] if tag.startswith("collection:")]

@@ -16,11 +16,12 @@ import httpx
 import pytest
 
 from tests.support import call_trace
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT, running_stack
 
 pytestmark = pytest.mark.process
 
-MOST_FILES = 39
+MOST_FILES = 38
 MOST_ENTRIES = 3
 SECTION = re.compile(r"^## One `kb_search`.*?(?=^## )", re.MULTILINE | re.DOTALL)
 
@@ -34,7 +35,10 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     """
     home = tmp_path_factory.mktemp("home")
     traces = {"PYTHONPATH": str(Path(call_trace.__path__[0])), "KB_CALL_TRACE": str(home / "trace")}
-    with running_stack(home, KB_EMBEDDER="hash", **traces) as stack, httpx.Client() as client:
+    with (
+        running_stack(home, KB_EMBEDDER="hash", **traces) as stack,
+        httpx.Client(timeout=ANSWER_SECONDS) as client,
+    ):
 
         def call(tool: str, **arguments: object) -> None:
             params = {"name": tool, "arguments": arguments}

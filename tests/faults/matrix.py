@@ -92,7 +92,7 @@ class Bench:
 
     def documents(self) -> list[Document]:
         """The documents in the engine; only faults that match any caller apply."""
-        with httpx.Client(trust_env=False, verify=False) as http:
+        with httpx.Client(trust_env=False, verify=False, timeout=ANSWER_SECONDS) as http:
             answer = http.get(
                 f"{self.server.settings.engine_url}/api/v1/documents?limit=1000",
                 headers={"Authorization": f"Bearer {self.server.settings.engine_api_key}"},

@@ -168,7 +168,9 @@ def test_calls_succeed_while_two_engines_behind_a_server_are_killed_in_turn(
                 else:
                     is_removed = False
                     upload = caller.ok("kb_upload_start", filename=f"{word}.txt", total_size=30)
-                    sent = httpx.put(upload["upload_url"], content=f"{word:30}".encode())
+                    sent = httpx.put(
+                        upload["upload_url"], content=f"{word:30}".encode(), timeout=ANSWER_SECONDS
+                    )
                     assert sent.is_success, sent.text
                     job = caller.ok("kb_upload_finish", upload_id=upload["upload_id"])
                 added[word] = job["job_id"], is_removed

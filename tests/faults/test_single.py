@@ -16,7 +16,7 @@ from kb_load.processes import clean_environment
 from tests.faults.engine_process import long_note
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.patience import COMMAND_SECONDS, START_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, START_SECONDS
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -71,7 +71,7 @@ def test_one_process_serves_agents_and_commands(tmp_path: Path) -> None:
         caller = Caller(stack.mcp_url)
         with caller.http:
             assert "cluster" in caller.ok("kb_search", query="how do bees keep warm")["results"][0]["text"]
-        metrics = httpx.get(f"{stack.server_url}/metrics").text
+        metrics = httpx.get(f"{stack.server_url}/metrics", timeout=ANSWER_SECONDS).text
         assert 'mcp_requests_total{tool="kb_search",status="success"} 1.0' in metrics
         again = kb("up", "--single", home=stack.home, KB_MCP_PORT="0", KB_ENGINE_PORT="0")
         assert again.returncode == Exit.FAILED

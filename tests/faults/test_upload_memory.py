@@ -71,7 +71,7 @@ def one_process(home: Path, **settings: str) -> Iterator[Measured]:
     """Engine and server without a socket between them: a file takes a different path."""
     with (
         running_stack(home, "--single", **settings) as stack,
-        httpx.Client(base_url=stack.engine_url) as engine,
+        httpx.Client(base_url=stack.engine_url, timeout=ANSWER_SECONDS) as engine,
     ):
         yield Measured(engine, {stack.process.pid}, Caller(stack.mcp_url))
 

@@ -22,7 +22,7 @@ from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import Engine, Lab, Server, fill
-from tests.support.patience import JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import ROOT
 
@@ -50,7 +50,7 @@ def completed(engine: Engine, job: dict[str, Any]) -> int:
 
 def test_probes_are_open_and_everything_else_wants_the_key(engine: Engine) -> None:
     """A platform's probes have no key; 401 names the scheme."""
-    with httpx.Client(base_url=engine.url) as stranger:
+    with httpx.Client(base_url=engine.url, timeout=ANSWER_SECONDS) as stranger:
         assert stranger.get("/healthz").status_code == stranger.get("/readyz").status_code == 200
         refused = stranger.get("/api/v1/documents")
     assert refused.status_code == 401

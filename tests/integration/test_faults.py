@@ -160,12 +160,12 @@ def test_an_upload_is_lost_with_the_servers_restart_and_the_agent_is_told(
         refused = again.refused(tool, upload_id=start["upload_id"], **rest)
         assert refused["error"] == "upload_not_found"
         assert "kb_upload_start" in refused["message"]
-    assert httpx.put(start["upload_url"], content=data).status_code == 404
+    assert httpx.put(start["upload_url"], content=data, timeout=ANSWER_SECONDS).status_code == 404
     assert "chunk-" not in staged(server)
     assert start["upload_id"] not in staged(server)
 
     whole = again.ok("kb_upload_start", filename="whole.md", total_size=len(data))
-    assert httpx.put(whole["upload_url"], content=data).is_success
+    assert httpx.put(whole["upload_url"], content=data, timeout=ANSWER_SECONDS).is_success
     job = again.ok("kb_upload_finish", upload_id=whole["upload_id"])["job_id"]
     assert again.ok("kb_jobs", job_id=job, wait_seconds=JOB_SECONDS)["jobs"][0]["status"] == "completed"
 

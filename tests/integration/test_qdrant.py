@@ -19,7 +19,7 @@ from kb_load.processes import clean_environment, free_port
 from tests.integration import docker_engine
 from tests.integration.conftest import Report
 from tests.support.eventually import eventually
-from tests.support.patience import SUITE_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SUITE_SECONDS
 from tests.support.stack import ROOT
 
 TESTS = (
@@ -56,7 +56,7 @@ def url(docker: None) -> Iterator[str]:
 
 def _is_ready(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/readyz").is_success
+        return httpx.get(f"{address}/readyz", timeout=ANSWER_SECONDS).is_success
     except httpx.TransportError:
         return False
 

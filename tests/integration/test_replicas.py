@@ -16,7 +16,7 @@ from tests.integration.conftest import Images
 from tests.integration.containers import Balancer, Engine, Server, lab
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.patience import JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT
 
 CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
@@ -83,7 +83,7 @@ def test_all_uploads_of_an_agent_succeed_behind_one_name(replicas: Replicas) -> 
     assert len(chosen) == 1
     caller, size = replicas.balancer.caller(), sum(map(len, CHUNKS))
     begun = caller.ok("kb_upload_start", filename="estuary.md", total_size=size)
-    assert httpx.put(begun["upload_url"], content=b"".join(CHUNKS)).is_success
+    assert httpx.put(begun["upload_url"], content=b"".join(CHUNKS), timeout=ANSWER_SECONDS).is_success
     caller.ok("kb_upload_finish", upload_id=begun["upload_id"])
 
 

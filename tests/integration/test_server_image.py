@@ -15,7 +15,7 @@ from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report, RunningStack
 from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab, served
 from tests.support.eventually import eventually
-from tests.support.patience import COMMAND_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
 from tests.support.stack import ROOT
 from tests.support.tool_table import TOOLS
 
@@ -59,7 +59,7 @@ def test_the_first_steps_of_an_agent_succeed(stack: RunningStack, mode: str) -> 
 @pytest.mark.requirement("K3", "K4", "K5", "K8")
 def test_the_server_finds_the_engine_by_its_service_name_and_has_its_key(stack: RunningStack) -> None:
     """http://engine:8000 on the containers' own network; without the key the engine refuses."""
-    assert httpx.get(f"{stack.engine.url}/api/v1/status").status_code == 401
+    assert httpx.get(f"{stack.engine.url}/api/v1/status", timeout=ANSWER_SECONDS).status_code == 401
     settings = stack.server.run("kb", "config")
     assert re.search(r"http://engine:8000", settings)
     assert ENGINE_KEY not in settings

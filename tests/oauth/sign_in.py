@@ -113,7 +113,9 @@ class Person:
         scope = dict(parse_qsl(urlsplit(url).query))["scope"]
         self.scopes.append(" ".join(each for each in scope.split() if each in SCOPES))
         refuses = self.refuses in scope.split()
-        async with httpx.AsyncClient(headers={"X-Person": "refuses"} if refuses else {}) as browser:
+        async with httpx.AsyncClient(
+            headers={"X-Person": "refuses"} if refuses else {}, timeout=ANSWER_SECONDS
+        ) as browser:
             for _ in range(_MOST_STEPS):
                 if url.startswith(CALLBACK):
                     break

@@ -29,7 +29,7 @@ from tests.oauth.sign_in import (
 )
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import request
-from tests.support.patience import COMMAND_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
 from tests.support.stack import running_stack
 from tests.support.tokens import BAD, Bad, Issuer
 
@@ -113,7 +113,7 @@ def test_the_typescript_clients_sign_in_for_a_wider_scope(
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.what)
 def test_a_bad_token_is_refused(house: House, bad: Bad) -> None:
     headers = {"Authorization": f"Bearer {bad.make(house.issuer)}"}
-    response = httpx.post(house.stack.mcp_url, json=request("ping"), headers=headers)
+    response = httpx.post(house.stack.mcp_url, json=request("ping"), headers=headers, timeout=ANSWER_SECONDS)
     assert response.status_code == bad.status
     assert f'error="{bad.error}"' in response.headers["WWW-Authenticate"]
     assert f'error_description="{bad.words}"' in response.headers["WWW-Authenticate"]
@@ -121,9 +121,19 @@ def test_a_bad_token_is_refused(house: House, bad: Bad) -> None:
 
 def test_a_good_one_of_the_same_kind_is_taken(house: House) -> None:
     headers = {"Authorization": f"Bearer {house.issuer.token()}"}
-    assert httpx.post(house.stack.mcp_url, json=request("ping"), headers=headers).status_code == 200
+    assert (
+        httpx.post(
+            house.stack.mcp_url, json=request("ping"), headers=headers, timeout=ANSWER_SECONDS
+        ).status_code
+        == 200
+    )
 
 
 def test_a_token_of_another_resource_of_the_same_server_is_refused(house: House) -> None:
     headers = {"Authorization": f"Bearer {house.issuer.token(aud='http://127.0.0.1:1/mcp')}"}
-    assert httpx.post(house.stack.mcp_url, json=request("ping"), headers=headers).status_code == 401
+    assert (
+        httpx.post(
+            house.stack.mcp_url, json=request("ping"), headers=headers, timeout=ANSWER_SECONDS
+        ).status_code
+        == 401
+    )

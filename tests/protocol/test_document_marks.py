@@ -141,7 +141,7 @@ async def test_a_plant_stays_marked_on_every_page(base: Base) -> None:
     number, file, gone = await base.changed(), base.file(), await base.removed()
     await base.job("fail")
     seen = {}
-    paths = ["/?q=granite"]
+    paths = ["/", "/?q=granite", f"/documents/selected?id={number}&id={file}&action=remove"]
     for route in base.pages.routes():
         assert isinstance(route, web.RouteDef)
         if route.method == "GET" and not route.path.startswith("/pages/"):
@@ -156,7 +156,7 @@ async def test_a_plant_stays_marked_on_every_page(base: Base) -> None:
         parser.feed(page.text)
         assert parser.found == [], path
         seen[path] = parser.marked
-    shown = ["/?q=granite", "/documents", f"/documents/{number}", f"/documents/{number}/versions/1", "/trash"]
+    shown = [*paths[:3], "/documents", f"/documents/{number}", f"/documents/{number}/versions/1", "/trash"]
     shown += [
         "/jobs",
         f"/documents/{number}/note",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import httpx
 import pytest
@@ -30,6 +31,7 @@ from kb_server.parts import site_part
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from kb_simulator.harness.faults import Status
 from mcp_aiohttp.authentication import WrongTokens
 from tests.protocol.conftest import Served, serving
 from tests.support.mcp_messages import PLAIN
@@ -40,7 +42,8 @@ from tests.support.uploads import sha256
 HTML = {"Accept": "text/html,*/*;q=0.8"}
 EVIL = "<script>alert(1)</script>'\"&{{ 7*7 }}"
 EVERY = ["/", "/?q=granite", "/documents", "/documents/1", "/documents/1/note", "/documents/1/remove", "/add",
-         "/collections", "/jobs", "/state", "/documents/999"]  # fmt: skip
+         "/collections", "/jobs", "/state", "/documents/selected?id=1&action=remove",
+         "/documents/999"]  # fmt: skip
 
 
 @dataclass
@@ -64,8 +67,8 @@ class Site:
         assert response.headers["Cache-Control"] == "no-store"
         return response.text
 
-    async def token(self) -> str:
-        found = re.search(r'name="token" value="([0-9a-f]{64})"', await self.get("/add"))
+    async def token(self, path: str = "/add") -> str:
+        found = re.search(r'name="token" value="([0-9a-f]{64})"', await self.get(path))
         assert found is not None
         return found[1]
 
@@ -172,6 +175,7 @@ async def test_pages_show_markup_of_documents_literally(site: Site) -> None:
     await site.done("/documents/1/note", title=EVIL, text=f"{EVIL} basalt", version="1")
     site.engine.add(text=f"removed {EVIL}", title=EVIL)
     await site.done("/documents/2/remove")
+    assert EVIL.partition("<")[2] not in (await site.post("/add", (EVIL, b"x"), ("a.md", b"x"))).text
     past = ["/documents/1/versions", "/documents/1/versions/1", "/trash", "/documents/2/versions/1"]
     for path in [*EVERY, *past, f"/?q=granite {EVIL}", f"/documents?path={EVIL}", f"/login?to={EVIL}"]:
         response = await site.http.get(path, headers=HTML)
@@ -180,6 +184,108 @@ async def test_pages_show_markup_of_documents_literally(site: Site) -> None:
         assert not re.search(r"<style|<b>|\son\w+=|style=", response.text), path
         assert "49" not in plain(response.text).replace("&#49", ""), path
     assert EVIL in plain(await site.get("/documents/1")).replace("& ", "&")
+
+
+async def test_the_start_page_shows_the_base_after_one_round_of_calls(site: Site) -> None:
+    for number in range(3):
+        site.engine.add("collection:memory", EVIL, text=f"granite {number}", title=f"{number} {EVIL}")
+    site.engine.add("collection:books", text="basalt", doc_type="markdown")
+    await site.done("/add", ("damaged.pdf", b"%PDF-1.7 and no more"))
+    all_at_once = asyncio.Barrier(6)
+
+    async def together(make: Callable[[], Awaitable[Any]]) -> Any:
+        await all_at_once.wait()
+        return await make()
+
+    site.client.around = dict.fromkeys(("getStatus", "listTags", "listDocuments", "listJobs"), together)
+    page = await asyncio.wait_for(site.get("/"), ANSWER_SECONDS)
+    text = plain(page)
+    for words in (
+        "Changed last, of 4 documents", "written last, by agents and people", "4 documents with 4 passages",
+        "1 job failed", "damaged.pdf: ", "memory 3 documents, 3 passages", "books 1 document, 1 passage",
+        "note 3 documents", "markdown 1 document",
+    ):  # fmt: skip
+        assert words in text
+    assert re.findall(r'<rect class="bar1" y="0" width="([0-9.]+)%"', page) == ["100.0", "33.3"] * 2
+    assert "<script>alert" not in page
+
+
+async def test_tags_and_collections_lead_to_their_documents_with_counts(site: Site) -> None:
+    for number in range(3):
+        site.engine.add("collection:memory", *["rock", "a&b"][: number + 1], text=f"granite {number}")
+    for path, words in (
+        ("/?q=granite", "3 passages match, the best first. In these results: a&b (2)"),
+        ("/documents", "Tags: rock (3) a&b (2) 1 to 3 of 3 documents"),
+        ("/documents?tag=rock,a%26b&collection=memory", "1 to 2 of 2 documents"),
+        ("/collections", "rock 3 documents, 3 passages"),
+        ("/documents/2", "memory rock a&b version 1"),
+    ):
+        text = plain(await site.get(path)).replace("( ", "(")
+        assert words in text, text
+    links = re.findall(r'href="([^"]*tag=[^"]*)"', await site.get("/?q=granite&tag=rock&cursor="))
+    assert "/?q=granite&tag=rock%2Ca%26b" in map(unescape, links)
+
+
+@pytest.mark.parametrize(
+    ("form", "tags"),
+    [
+        ({"action": "tag", "tags": "new, rock"}, ["collection:memory", "new", "rock"]),
+        ({"action": "move", "collection": "stones"}, ["collection:stones"]),
+        ({"action": "remove"}, None),
+    ],
+    ids=["tag", "move", "remove"],
+)
+async def test_several_documents_are_changed_after_a_confirmation_and_named(
+    site: Site, form: dict[str, str], tags: list[str] | None
+) -> None:
+    for number in range(1, 4):
+        site.engine.add("collection:memory", text=f"granite {number}", title=f"{number} {EVIL}")
+    assert 'type="checkbox" name="id" value="2"' in await site.get("/documents")
+    before = len(site.engine.journal.changes())
+    chosen = {"id": ["1", "2", "99"], **form}
+    page = await site.get(f"/documents/selected?{urlencode(chosen, doseq=True)}")
+    assert len(site.engine.journal.changes()) == before
+    assert ("There is no document 99" in page, plain(page).count("alert(1)")) == (True, 2)
+    hidden = {name: input_value(page, name) for name in ("ids", "action", "tags", "collection")}
+    response = await site.post("/documents/selected", **hidden)
+    text = plain(response.text)
+    assert (response.status_code, ": 2 of 3" in text, "document 99: Document 99 was not found." in text) == (
+        200,
+        True,
+        True,
+    )
+    assert [f"{number} {markup(EVIL)}" in response.text for number in (1, 2, 3)] == [True, True, False]
+    documents = site.engine.state.documents.by_id
+    left = [sorted(documents[number].document.tags) for number in (1, 2, 3) if number in documents]
+    assert left == ([tags, tags] if tags else []) + [["collection:memory"]]
+
+
+async def test_after_an_engine_that_is_away_the_other_documents_are_not_tried(site: Site) -> None:
+    for number in range(3):
+        site.engine.add("collection:memory", text=f"granite {number}")
+    site.engine.arm("internal_error", "addTags", times=None)
+    fields = {"ids": "1,2,3", "action": "tag", "tags": "new"}
+    text = plain((await site.post("/documents/selected", **fields)).text)
+    assert (": 0 of 3" in text, text.count("Not tried")) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("action=remove", "Choose 1 to 50 documents"),
+        ("action=remove&id=..", "Choose 1 to 50 documents"),
+        ("action=clear&id=1", "Choose a change"),
+        ("action=tag&id=1", "Write the tags"),
+        ("action=tag&id=1&tags=collection:x", "names a collection"),
+        ("action=move&id=1&collection=A B", "not a collection name"),
+    ],
+)
+async def test_a_selection_that_does_not_fit_is_said(site: Site, query: str, words: str) -> None:
+    assert words in plain(await site.get(f"/documents/selected?{query}", 422))
+    fields = {**dict(parse_qsl(query)), "token": await site.token()}
+    response = await site.post("/documents/selected", **{**fields, "ids": fields.pop("id", "")})
+    assert (response.status_code, words in plain(response.text)) == (422, True)
+    assert not site.engine.journal.changes()
 
 
 async def test_a_search_finds_marks_and_leads_to_its_passage(site: Site) -> None:
@@ -334,13 +440,35 @@ async def test_files_arrive_whole_and_leave_nothing_behind(site: Site, tmp_path:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+async def test_good_files_are_taken_and_each_bad_one_is_named_with_its_reason(
+    opened: Open, tmp_path: Path
+) -> None:
+    async with opened(max_upload_bytes=1_000) as site:
+        files = [(f"{number}.md", b"x" * (number + 1)) for number in range(33)]
+        bad = [("a.exe", b"MZ"), ("large.md", bytes(1_001)), (EVIL, b"x")]
+        response = await site.post("/add", *bad, *files, text="a note")
+        text = plain(response.text)
+        assert (response.status_code, len(site.engine.journal.files())) == (200, 32)
+        for words in (
+            "Added: 33 of 37 a.exe: ", "large.md: It has more than 1000 bytes.",
+            "32.md: A form takes 32 files at most. Send this one again.", "The note: done 0.md: done",
+        ):  # fmt: skip
+            assert words in text, text
+        assert "<script>alert" not in response.text
+        site.engine.arm("refused", "createJob", Status(code="undecodable_text"))
+        text = plain((await site.post("/add", ("bad.txt", b"x"), ("b.md", b"b"))).text)
+        assert ("Added: 1 of 2 bad.txt: " in text, "b.md: done" in text) == (True, True)
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 async def test_invalid_additions_are_refused_before_they_reach_the_engine(
     opened: Open, tmp_path: Path
 ) -> None:
     async with opened(max_upload_bytes=1_000) as site:
         for status, words, files, fields, field in [
-            (413, "more than 1000 bytes", [("a.md", bytes(1_001))], {}, "file"),
-            (415, "a.exe is refused", [("a.md", b"x"), ("a.exe", b"MZ")], {}, "file"),
+            (422, "a.md: It has more than 1000 bytes", [("a.md", bytes(1_001))], {}, "file"),
+            (422, "a.exe: ", [("a.exe", b"MZ")], {}, "file"),
+            (413, "too large", [("a.exe", bytes(2_001))], {}, "file"),
             (422, "Choose a file, or write a text", [], {"text": " \n "}, "text"),
             (422, "not a collection name", [], {"text": "x", "collection": "Not a name"}, "collection"),
             (422, "not a tag", [], {"text": "x", "tags": "a/b"}, "tags"),
@@ -393,10 +521,12 @@ async def test_a_restricted_key_chooses_from_its_collections(opened: Open, tmp_p
     _, exact = file.create("exact", rights=rights, collections=("stones", "bees"))
     _, family = file.create("family", rights=rights, collections=("team-*",))
     async with opened(keys=str(file.path)) as site:
+        site.engine.add("collection:secret", text="granite", title="Hidden")
         for key, field in ((exact, '<select name="collection">'), (family, '<input name="collection"')):
             await site.http.post("/login", files={"key": (None, key)}, headers=HTML)
             page = await site.get("/add")
             assert field in page
+            assert not re.search("secret|Hidden", await site.get("/"))
             options = re.findall(r'<option value="([^"]*)"', page)
             assert options == (["bees", "stones"] if key == exact else [])
 
@@ -409,6 +539,9 @@ async def test_a_key_is_offered_only_the_changes_in_its_rights(opened: Open, tmp
         await site.http.post("/login", files={"key": (None, key)}, headers=HTML)
         page = await site.get("/documents/1")
         assert not re.search(r">(?:Add|Edit|Remove|Save)<", page)
+        assert "checkbox" not in await site.get("/documents")
+        fields = {"token": await site.token("/documents"), "ids": "1", "action": "remove"}
+        assert (await site.post("/documents/selected", **fields)).status_code == 403
         assert ">a, b</dd>" in page
         for path in ("/add", "/documents/1/note", "/documents/1/remove"):
             assert "This key may not" in plain(await site.get(path, 403))
@@ -444,8 +577,16 @@ async def test_a_form_of_a_stranger_changes_nothing(opened: Open) -> None:
         before = len(site.engine.journal.changes())
         foreign = await other.token()
         for token in ["", foreign, "0" * 64]:
-            for path in ["/add", "/documents/1/note", "/documents/1/tags", "/documents/1/remove", "/logout"]:
-                response = await site.post(path, ("a.md", b"x"), token=token, text="x", version="1")
+            for path in [
+                "/add",
+                "/documents/selected",
+                "/documents/1/note",
+                "/documents/1/tags",
+                "/documents/1/remove",
+                "/logout",
+            ]:
+                fields = {"text": "x", "version": "1", "ids": "1", "action": "remove"}
+                response = await site.post(path, ("a.md", b"x"), token=token, **fields)
                 assert response.status_code == 403, path
         response = await site.http.post(
             "/documents/1/remove", data={"token": await site.token()}, headers=HTML
@@ -641,4 +782,4 @@ async def test_without_pages_there_are_none(opened: Open) -> None:
 async def test_many_visits_at_once(site: Site) -> None:
     site.engine.add("collection:memory", text="granite")
     pages = await asyncio.gather(*(site.get(path) for path in EVERY[:-1] * 5))
-    assert len(pages) == 50
+    assert len(pages) == 55

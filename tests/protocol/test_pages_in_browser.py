@@ -20,6 +20,7 @@ from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.port import FileSource
 from tests.conformance import node
 from tests.support.browser import CHROMIUM, Browser, opened
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = [
@@ -82,7 +83,9 @@ async def put(browser: Browser, stack: Stack, name: str, text: str, title: str =
 
 def test_pages_are_complete_without_scripts(stack: Stack) -> None:
     """Each page is complete without scripts, which only refresh it."""
-    with httpx.Client(base_url=stack.server_url, headers={"Accept": "text/html"}) as http:
+    with httpx.Client(
+        base_url=stack.server_url, headers={"Accept": "text/html"}, timeout=ANSWER_SECONDS
+    ) as http:
         http.post("/login", files={"key": (None, KEY)})
         for path in ("/", "/documents", "/add", "/jobs", "/state"):
             assert "</main>" in http.get(path).raise_for_status().text
@@ -104,19 +107,43 @@ async def test_a_person_logs_in_and_out(stack: Stack, tmp_path: Path) -> None:
         assert "Log in" in await browser.text()
 
 
-async def test_a_slash_leads_to_the_search_and_is_a_letter_in_a_field(stack: Stack, browser: Browser) -> None:
-    def stroke(element: str) -> str:
-        event = "new KeyboardEvent('keydown', {key: '/', bubbles: true, cancelable: true})"
-        return f"document.querySelector('{element}').dispatchEvent({event})"
+async def test_keys_lead_from_the_start_to_a_passage(
+    stack: Stack, browser: Browser, engine: HttpEngine
+) -> None:
+    async def stroke(key: str, text: str = "", code: int = 0) -> None:
+        for event in ("keyDown", "keyUp"):
+            typed = {"text": text} if event == "keyDown" else {}
+            await browser.send(
+                "Input.dispatchKeyEvent", type=event, key=key, windowsVirtualKeyCode=code, **typed
+            )
 
+    for text in ("Medlars are eaten soft.", "Medlars ripen in January."):
+        job = await engine.call(ops.CREATE_JOB, body=m.NoteRequest(text=text))
+        await engine.wait_for_job(job.id, 60.0)
     await browser.open(f"{stack.server_url}/add")
-    assert await browser.value(stroke("textarea")) is True, "the letter is not taken away"
-    await browser.value("window.left = true")
-    await browser.value(stroke("main"))
+    await browser.value("document.querySelector('textarea').focus()")
+    await stroke("/", "/")
+    assert await browser.value("document.activeElement.value") == "/", "the letter is not taken away"
+    await browser.value("window.left = true; document.activeElement.blur()")
+    await stroke("/", "/")
     await browser.loaded()
     await browser.value("document.activeElement.blur()")
-    await browser.value(stroke("main"))
-    assert await browser.value("[location.pathname, document.activeElement.name].join()") == "/,q"
+    await stroke("/", "/")
+    await browser.send("Input.insertText", text="medlars")
+    await browser.value("window.left = true")
+    await stroke("Enter", "\r", 13)
+    await browser.loaded()
+    titles = await browser.value(
+        "[...document.querySelectorAll('.results h2 a')].map(each => each.innerText)"
+    )
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown"):
+        await stroke(key)
+    assert await browser.value("document.activeElement.innerText") == titles[1]
+    await browser.value("window.left = true")
+    await stroke("Enter", "\r", 13)
+    await browser.loaded()
+    assert titles[1] in await browser.text()
+    assert "/documents/" in await browser.value("location.pathname")
 
 
 async def test_a_note_is_written_found_edited_and_removed(stack: Stack, browser: Browser) -> None:
@@ -198,6 +225,7 @@ async def test_axe_finds_nothing_and_no_page_is_wider_than_the_window(
     paths = {
         "search": "/?q=how+do+worms+help+the+soil", "nothing": "/?q=%22no+such+phrase%22", "home": "/",
         "documents": "/documents", "document": f"/documents/{document}",
+        "selected": f"/documents/selected?id={document}&id={note}&action=remove",
         "note": f"/documents/{note}/note", "remove": f"/documents/{document}/remove",
         "versions": f"/documents/{note}/versions", "version": f"/documents/{note}/versions/1",
         "trash": "/trash", "add": "/add", "collections": "/collections", "jobs": "/jobs", "state": "/state",
@@ -220,6 +248,9 @@ async def _audit(browser: Browser, base: str, axe: str, paths: dict[str, str]) -
         for width, dark in ((1200, False), (NARROW, True)):
             await browser.look(width=width, dark=dark)
             await browser.open(f"{base}{path}")
+            if PICTURES:
+                kind = "narrow" if dark else "wide"
+                Path(PICTURES, f"{name}-{kind}.png").write_bytes(await browser.picture())
             await browser.value("document.querySelectorAll('details').forEach(each => each.open = true)")
             where = f"{path}, {width} wide, {'dark' if dark else 'light'}"
             assert await browser.value("document.documentElement.scrollWidth") <= width, where
@@ -227,6 +258,3 @@ async def _audit(browser: Browser, base: str, axe: str, paths: dict[str, str]) -
             found = json.loads(await browser.value("axe.run().then(JSON.stringify)"))
             assert found["passes"], "it looked at something"
             assert not found["violations"], f"{where}: {json.dumps(found['violations'], indent=1)[:4_000]}"
-            if PICTURES:
-                kind = "narrow" if dark else "wide"
-                Path(PICTURES, f"{name}-{kind}.png").write_bytes(await browser.picture())

@@ -46,7 +46,7 @@ async def test_calls_pass_over_https_and_plain_http_leads_there(site: Site) -> N
         assert (await ok(client, "kb_status"))["documents"]["total"] == 0
         page = await client.get("/", headers={"Accept": "text/html"})
         assert page.headers["Strict-Transport-Security"]
-    async with httpx.AsyncClient(verify=False) as stranger:
+    async with httpx.AsyncClient(verify=False, timeout=ANSWER_SECONDS) as stranger:
         led = await stranger.get(f"{site.plain_url}/mcp?x=1")
     assert (led.status_code, led.headers["Location"]) == (301, f"{site.url}/mcp?x=1")
 

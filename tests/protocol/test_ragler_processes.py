@@ -63,7 +63,7 @@ def caller(stack: Stack) -> Iterator[Caller]:
 @pytest.fixture(scope="module")
 def collections(stack: Stack) -> dict[str, str]:
     """The ids of the collections by their names, from the engine directly."""
-    answer = httpx.get(f"{stack.engine_url}/collections").raise_for_status().json()
+    answer = httpx.get(f"{stack.engine_url}/collections", timeout=ANSWER_SECONDS).raise_for_status().json()
     return {each["name"]: each["id"] for each in answer["collections"]}
 
 
@@ -91,7 +91,7 @@ def test_kb_up_hands_on_the_key_of_its_engine(tmp_path: Path, flags: tuple[str, 
         caller = Caller(stack.mcp_url)
         assert caller.ok("list_collections") == {"collections": []}
         caller.http.close()
-        assert httpx.get(f"{stack.engine_url}/collections").status_code == 401
+        assert httpx.get(f"{stack.engine_url}/collections", timeout=ANSWER_SECONDS).status_code == 401
 
 
 @either_way
@@ -115,7 +115,7 @@ def test_kb_serve_starts_without_a_key_and_says_what_is_missing(tmp_path: Path) 
     try:
         base = f"http://127.0.0.1:{port}"
         eventually(lambda: _answers(f"{base}/healthz"), bool, what="a server on that port")
-        ready = httpx.get(f"{base}/readyz")
+        ready = httpx.get(f"{base}/readyz", timeout=ANSWER_SECONDS)
         caller = Caller(f"{base}/mcp")
         told = caller.refused("search_knowledge", query="x")
         caller.http.close()
@@ -211,7 +211,9 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 def scraped(stack: Stack) -> Scrape:
     """Return all samples by name and labels, checking that no two have the same labels."""
     found: Scrape = defaultdict(dict)
-    for line in httpx.get(f"{stack.server_url}/metrics").raise_for_status().text.splitlines():
+    for line in (
+        httpx.get(f"{stack.server_url}/metrics", timeout=ANSWER_SECONDS).raise_for_status().text.splitlines()
+    ):
         if not line.startswith("#"):
             sample = _SAMPLE.fullmatch(line)
             assert sample is not None, line

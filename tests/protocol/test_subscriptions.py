@@ -71,7 +71,7 @@ def edit(engine: SimulatedEngine, uri: str, title: str) -> None:
 
 async def remove(engine: SimulatedEngine, uri: str) -> None:
     engine.namespace.clock.advance(1)
-    async with httpx.AsyncClient(base_url=engine.url) as http:
+    async with httpx.AsyncClient(base_url=engine.url, timeout=ANSWER_SECONDS) as http:
         (await http.delete(f"/api/v1/documents/{uri.rpartition('/')[2]}")).raise_for_status()
 
 
@@ -514,7 +514,7 @@ async def test_a_failed_job_that_is_retried_is_reported(
     await wire.ask(subscribe(uri))
     await looked(engine)
     engine.state.policy = Stuck()
-    async with httpx.AsyncClient(base_url=engine.url) as http:
+    async with httpx.AsyncClient(base_url=engine.url, timeout=ANSWER_SECONDS) as http:
         (await http.post(f"/api/v1/jobs/{uri.rpartition('/')[2]}/retry")).raise_for_status()
     assert (await wire.receive())["params"]["uri"] == uri
 

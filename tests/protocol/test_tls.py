@@ -21,6 +21,7 @@ from tests.support.certificates import Pair, write_pair
 from tests.support.commands import ended
 from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call, request
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.process
@@ -96,13 +97,19 @@ def test_plain_http_is_refused_and_cookies_are_secure_with_tls(
     stack: Stack, pair: Pair, engine_pair: Pair
 ) -> None:
     tls = trusting(pair.certificate)
-    right = httpx.post(f"{stack.server_url}/login", files={"key": (None, KEY)}, headers=HTML, verify=tls)
+    right = httpx.post(
+        f"{stack.server_url}/login",
+        files={"key": (None, KEY)},
+        headers=HTML,
+        verify=tls,
+        timeout=ANSWER_SECONDS,
+    )
     assert (right.status_code, "Secure" in right.headers["Set-Cookie"]) == (303, True)
     for url in (stack.server_url, stack.engine_url):
         with pytest.raises(httpx.TransportError):
-            httpx.get(f"{url.replace('https', 'http')}/healthz")
+            httpx.get(f"{url.replace('https', 'http')}/healthz", timeout=ANSWER_SECONDS)
         with pytest.raises(httpx.ConnectError, match="self-signed"):
-            httpx.get(f"{url}/healthz")
+            httpx.get(f"{url}/healthz", timeout=ANSWER_SECONDS)
     environment = {"KB_ENGINE_URL": stack.engine_url, "KB_ENGINE_CA": str(engine_pair.certificate)}
     assert ended("status", "--json", **environment).returncode == 0
     refused = ended("status", KB_ENGINE_URL=stack.engine_url)
@@ -114,7 +121,9 @@ def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Sta
     first = trusting(pair.certificate)
     limits = httpx.Limits(max_connections=1, keepalive_expiry=60.0)
     headers = {**BOTH, "Authorization": f"Bearer {KEY}"}
-    kept = [httpx.Client(verify=first, limits=limits, headers=headers) for _ in range(2)]
+    kept = [
+        httpx.Client(verify=first, limits=limits, headers=headers, timeout=ANSWER_SECONDS) for _ in range(2)
+    ]
 
     def served(client: httpx.Client) -> bool:
         return client.post(stack.mcp_url, json=call("kb_status")).status_code == 200
@@ -124,7 +133,7 @@ def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Sta
         answers = []
         for _ in range(4):
             with suppress(httpx.ConnectError):
-                httpx.get(f"{stack.server_url}/healthz", verify=tls)
+                httpx.get(f"{stack.server_url}/healthz", verify=tls, timeout=ANSWER_SECONDS)
                 answers.append(True)
                 continue
             answers.append(False)

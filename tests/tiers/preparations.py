@@ -45,6 +45,7 @@ PREPARATIONS: dict[str, Callable[[], None]] = {
     "browser": lambda: _debian_package("chromium"),
     "proxy": lambda: _debian_package("nginx"),
     "pooler": lambda: _debian_package("pgbouncer"),
+    "wrk": lambda: _debian_package("wrk"),
     "node": node.install,
     "images": _images,
 }

@@ -116,7 +116,7 @@ TIERS = (
         command=("make", "site", "dist"),
     ),
     Tier("load", sources=("load",), command=("make", "load", "FLAGS=--seconds 20"), measured=False),
-    Tier("benchmarks", sources=("load",), command=("make", "bench"), measured=False),
+    Tier("benchmarks", sources=("load",), command=("make", "bench"), needs=("wrk",), measured=False),
     Tier(
         "images",
         tests=("tests/integration",),

@@ -27,6 +27,8 @@ _NO_LIMIT = re.compile(r"(PAUSE|BUDGET)_SECONDS$")
 """Names of pauses between two polls, and of processor time."""
 _CALLS = {"timeout": 0, "wait_for": 1, "join": 0, "wait": 0, "settimeout": 0, "result": 0}
 """Functions that take a time limit, with its position."""
+_HTTPX = {"Client", "AsyncClient", "get", "post", "put", "delete", "patch", "request", "stream"}
+"""Functions of httpx; without `timeout` their limit is 5 seconds."""
 _CLOCKS = {"monotonic", "perf_counter", "time"}
 
 
@@ -65,9 +67,14 @@ def _breaches(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
     match node:
         case ast.Call():
             name = _name(node)
+            named = {keyword.arg for keyword in node.keywords}
+            if _owner(node.func) == "httpx" and name in _HTTPX and not named & {"timeout", None}:
+                yield node
             for keyword in node.keywords:
-                named = keyword.arg or ""
-                is_limit = _LIMIT.search(named) or (named == "seconds" and name.startswith("eventually"))
+                argument = keyword.arg or ""
+                is_limit = _LIMIT.search(argument) or (
+                    argument == "seconds" and name.startswith("eventually")
+                )
                 if is_limit and _is_number(keyword.value):
                     yield keyword.value
             position = 0 if name == "sleep" and _sleeps(node.func) else _CALLS.get(name)
@@ -107,6 +114,7 @@ def limits(source: str) -> list[int]:
     "source",
     [
         "httpx.get(url, timeout=60)",
+        "httpx.Client(base_url=url)",
         "subprocess.run(command, timeout=2 * 30)",
         "process.communicate(timeout=60.0)",
         "Question(read_timeout=0.2)",

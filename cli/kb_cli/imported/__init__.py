@@ -1,11 +1,9 @@
 """`kb import`: data of other programs, ingested into a base.
 
-kinds.py         the supported kinds
-detection.py     the kind of a folder or a file
-tags.py          the tags that kb can keep
-markdown.py      the properties of a Markdown file, in the dialects of Obsidian and basic-memory
-memories.py      the JSON of mcp-memory-service
-command.py       the command
+detection.py       the kind of a folder or a file
+markdown.py        the properties of a Markdown file, in the dialects of Obsidian and basic-memory
+memories.py        the JSON of mcp-memory-service
+import_command.py  the command
 
 An export of kb goes into a base that no engine uses (`kb_cli.exported`). All other kinds are sent to an
 engine, as `kb add` sends files: the same file under the same source path, so that `kb sync` finds it
@@ -14,9 +12,20 @@ unchanged.
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from kb_cli.commands import EMBEDDER, ENGINE, HOME, LABELS, Command, arg
-from kb_cli.imported.kinds import KINDS
 from kb_cli.parts import Part
+
+Kind = Literal["kb", "obsidian", "basic-memory", "mcp-memory-service"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+NAMES: dict[Kind, str] = {
+    "kb": "an export of kb",
+    "obsidian": "an Obsidian vault",
+    "basic-memory": "a folder of basic-memory",
+    "mcp-memory-service": "an export of mcp-memory-service",
+}
 
 PART = Part(commands=(
     Command("import", "add", "kb_cli.imported.import_command:run", "import an export or other data", (

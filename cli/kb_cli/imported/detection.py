@@ -6,8 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from kb_cli.exported import layout
-from kb_cli.imported import markdown, memories
-from kb_cli.imported.kinds import Kind
+from kb_cli.imported import Kind, markdown, memories
 from kb_cli.output import CliError, Exit
 
 _LOOKED_AT = 200

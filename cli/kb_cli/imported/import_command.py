@@ -22,9 +22,8 @@ from kb_cli.add import Adding, Found, Progress, Result, Written, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exported import export_command
-from kb_cli.imported import markdown, memories
+from kb_cli.imported import NAMES, Kind, markdown, memories
 from kb_cli.imported.detection import kind_of
-from kb_cli.imported.kinds import NAMES, Kind
 from kb_cli.output import CliError, Exit, Output
 from kb_cli.properties import Details
 from kb_cli.sync.folder import Folder, Listing

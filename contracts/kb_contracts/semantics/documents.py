@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from kb_contracts.api.ragler import PREFIX
 MAX_METADATA_BYTES = 65_536
 MAX_METADATA_DEPTH = 32
 _TITLE_CHARS = 80
+_HEADING = re.compile(r"^#{1,6} (?=.*[^# ])")
 _OCR_FORMATS = [form.label for form in FORMATS.values() if form.takes_ocr]
 
 
@@ -168,9 +170,16 @@ def check_tags_fit(present: Sequence[str], further: Sequence[str]) -> None:
 
 
 def note_title(text: str) -> str:
-    """Return the first line that is not blank, white space collapsed, cut to 80 characters."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    title = " ".join(first.split())
+    """Return the first line that is not blank, without the mark of a heading, cut to 80 characters."""
+    return _cut(_HEADING.sub("", _first_line(text)))
+
+
+def _first_line(text: str) -> str:
+    """Return the first line that is not blank, white space collapsed."""
+    return " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
+
+
+def _cut(title: str) -> str:
     return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
 
 
@@ -187,9 +196,10 @@ def similar_notes(found: Sequence[SearchResult], document_id: int, limit: int) -
 
 def title_after_update(title: str, old_text: str, text: str) -> str:
     """Return the title of a note after a change of its text: a derived title is derived anew, a given one
-    stays.
+    stays. Earlier versions derived it with the mark of a heading.
     """
-    return note_title(text) if title == note_title(old_text) else title
+    derived = (note_title(old_text), _cut(_first_line(old_text)))
+    return note_title(text) if title in derived else title
 
 
 def document_not_found(key: int | str) -> EngineError:

@@ -31,9 +31,17 @@ PHRASES = 0.1
 """Part of its score's distance to 1 that a passage gains if it holds all phrases that are no conditions."""
 PREFERRED_POOL = 100
 """Minimum number of candidates whose scores are raised for phrases."""
+_FAR = 0.5
+"""Share of the best score below which the last results are far."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+
+
+def good_matches(results: Sequence[SearchResult]) -> int:
+    """Return the number of results up to the last good one; a reranker orders them by another measure."""
+    least = _FAR * max((result.score for result in results), default=0)
+    return max((place for place, result in enumerate(results, 1) if result.score >= least), default=0)
 
 
 def mode_of(request: SearchRequest) -> Mode:

@@ -40,6 +40,7 @@ from kb_contracts.semantics.search import (
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
+from kb_engine.index.score import COVERING
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
@@ -117,6 +118,7 @@ class SearchApi:
             pool_for(request),
             0 if plan is None else pool_size(request.top),
             0 if parsed.preferred is None else PREFERRED_POOL,
+            COVERING if mode == "vector" else 0,
         )
         query = Query(
             text=parsed.text,

@@ -31,12 +31,16 @@ Mask = NDArray[np.bool_]
 Array = TypeVar("Array", Floats, Floats32)
 Number = TypeVar("Number", float, Floats, Floats32)
 
-WORDS_FLOOR = 0.5
+WORDS_FLOOR = 0.52
 """In mode `fts` a result from thirty passages is weak if its BM25 is below this share of the query's total
 weight.
 """
 FLOOR_SIZE = 30
 FLOOR_STEP = 0.05
+COVERING = 3
+"""Number of best passages in which words of the query are looked for, in mode `vector`."""
+COVERED = 0.5
+"""Share of these words in one of the passages that leaves the floor as it is."""
 LARGEST_SIZE = 10_000
 """The best of many unrelated passages is closer by chance than the best of few, so the floor rises by
 `FLOOR_STEP` with every tenfold. Beyond the largest size it stays constant, because good results would be
@@ -195,10 +199,10 @@ class Ranked:
     explanation: m.Explanation
 
 
-def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]:
-    """Return the candidates by descending score, ties by chunk id; and True if the best match is weak."""
+def rank(candidates: Candidates, query: IndexQuery) -> list[Ranked]:
+    """Return the candidates by descending score, ties by chunk id."""
     if not candidates.best:
-        return [], True
+        return []
     formula = Formula(query.mode, query.scoring, candidates.total_weight)
     weight, saturation = formula.weight, formula.saturation
     ranked = [
@@ -212,7 +216,16 @@ def rank(candidates: Candidates, query: IndexQuery) -> tuple[list[Ranked], bool]
         for candidate, score in zip(candidates.best, formula.of(candidates.best), strict=True)
     ]
     ranked.sort(key=lambda each: (-each.score, each.chunk_id))
-    return ranked, ranked[0].score < floor(query, candidates)
+    return ranked
+
+
+def above_floor(query: IndexQuery, candidates: Candidates, best: float) -> tuple[float, float]:
+    """Return the distance of the best score from the floor, below 0 for a weak match; and the addition for a
+    passage with all words of the query, which is 0 but in mode `vector`.
+    """
+    scoring = query.scoring
+    span = scoring.similar_floor - scoring.cosine_floor if query.mode == "vector" else 0.0
+    return best - floor(query, candidates) - COVERED * span, span
 
 
 def floor(query: IndexQuery, candidates: Candidates) -> float:

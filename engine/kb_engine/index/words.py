@@ -11,13 +11,15 @@ language only, so that no document changes the answers from documents in another
 A word of a query is looked up in each form that it has in the languages of the base. So it is found in every
 document, inflected or not, and the forms together weigh as one word that occurs in any of their chunks. A
 repeated word weighs more, with saturation: `(QUERY_SATURATION + 1) * n / (n + QUERY_SATURATION)` times its
-weight. English function words are left out while other words remain.
+weight. English function words are left out while other words remain, and so are those of another language of
+the base if the query has at least two, and more than of English.
 
     weight(word) = log((size + BACKGROUND + 1) / (count + 1/2))
 
 for a word in `count` of `size` chunks. That is BM25's logarithm for a base with `BACKGROUND` additional
 chunks without the word: three notes do not show which words are rare, and without these chunks a word in all
-of them would weigh nothing. In a large base they make no difference.
+of them would weigh nothing. In a large base they make no difference. A word in no chunk weighs twice as much:
+it is in no BM25 but in the total, and few questions with such a word are answered.
 
 A small base does not show either which words are function words, and even a large one does not for
 interrogatives, which are frequent in questions and rare in passages. So an English function word weighs at
@@ -59,7 +61,7 @@ from unicodedata import normalize
 
 import apsw
 
-from kb_engine.index.languages import STEMMERS, UNSPACED, stemmer
+from kb_engine.index.languages import FUNCTION_WORDS, STEMMERS, UNSPACED, stemmer
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 MAX_IDENTIFIERS = 64
@@ -83,7 +85,9 @@ _WITH_MARKS = ("unicode61", ["remove_diacritics", "0", "categories", "L* N* Co M
 signs.
 """
 
-_TURKISH = "tr"
+_TURKISH, _PERSIAN = "tr", "fa"
+_JOINER = "\u200c"
+"""Zero-width non-joiner, which Persian has between parts of a word; a blank is often written instead."""
 
 TITLE_WEIGHT = 2
 """Weight of a word in the title; in heading and text it is 1."""
@@ -98,6 +102,10 @@ BACKGROUND = 100
 QUERY_SATURATION = 8.0
 """Number of occurrences of a word in the query at which their effect is about half of the maximum."""
 FUNCTION_WORD_SHARE = 0.7
+LEAST_FUNCTION_WORDS = 2
+"""Number of function words that show the language of a query. A single one may be English, too: die, war."""
+UNSEEN = 2.0
+"""Factor of the weight of a word in no chunk."""
 
 _FUNCTION_WORDS = """
 a about after all also am an and any are as at be because been before being between both but by could did do
@@ -238,9 +246,30 @@ class Analyser:
                 joined[number] = joined.get(number, ()) + self._forms(one.replace("-", ""), stemmed)
         # In capitals they are names or operators: IT, WHO, AND.
         written = [] if query.isupper() else _CAPITALS.findall(query)
-        dropped = _function_words().difference(map(str.lower, written))
+        dropped = (_function_words() | self._foreign_function_words(query, languages)).difference(
+            map(str.lower, written)
+        )
         found = self._tokens_and_words(query, languages, dropped)
         return [*((*word, *joined.get(token, ())) for token, word in found), *whole[:MAX_IDENTIFIERS]]
+
+    def tokens(self, query: str) -> list[str]:
+        """Return the words of a query in lower case, with their accents."""
+        return self._tokens(plain(query), apsw.FTS5_TOKENIZE_QUERY, self._with_marks)
+
+    def _foreign_function_words(self, query: str, languages: Sequence[str]) -> frozenset[str]:
+        """Return the function words of a query in the languages that have most of them, if that is not
+        English.
+        """
+        if not languages:
+            return frozenset()
+        tokens = frozenset(self.tokens(query))
+        found = [
+            tokens & _function_words_in(language) for language in languages if language in FUNCTION_WORDS
+        ]
+        most = max(map(len, found), default=0)
+        if most < LEAST_FUNCTION_WORDS or most <= len(tokens & _function_words()):
+            return frozenset()
+        return frozenset().union(*(words for words in found if len(words) == most))
 
     def _tokens_and_words(
         self, query: str, languages: Sequence[str], dropped: Container[str] = ()
@@ -250,6 +279,8 @@ class Analyser:
         """
         stemmed = _stemmed(languages)
         unspaced = any(language in UNSPACED for language in languages)
+        if _PERSIAN in languages:
+            query = query.replace(_JOINER, " ")
         query = plain(query).replace("\0", " ")
         runs = _UNSPACED_RUN if unspaced else _CJK_RUN
         spaced = self._tokens(runs.sub(" ", query), apsw.FTS5_TOKENIZE_QUERY, self._with_marks)
@@ -258,6 +289,11 @@ class Analyser:
         if not content and not unbroken:
             content = spaced
         forms = {token: self._forms(token, stemmed) for token in dict.fromkeys(content)}
+        if _PERSIAN in languages:
+            for pair in pairwise(spaced):
+                if not any(map(str.isascii, pair)):
+                    joined = self._forms("".join(pair), stemmed)
+                    forms |= {token: forms[token] + joined for token in pair if token in forms}
         words = [(token, forms[token]) for token in content]
         for run in unbroken:
             words += (("", pair) for pair in self._pairs(run))
@@ -308,6 +344,17 @@ class Analyser:
             parts = [self._analysed(heading or "", language), self._analysed(text, language)]
             terms = list(chain(titled_terms, *(part.terms for part in parts)))
             yield AnalysedChunk(terms, titled.length + sum(part.length for part in parts))
+
+    def covered(self, query: str, title: str, chunk: tuple[str | None, str], language: str | None) -> float:
+        """Return the share of a query's words in a chunk, given as heading and text; 1 without words."""
+        words = {
+            word
+            for word in self.words_of(query, [language] if language else [])
+            if not is_identifier(word[0])
+        }
+        (analysed,) = self.chunks(title, [chunk], language)
+        found = set(analysed.terms)
+        return sum(not found.isdisjoint(word) for word in words) / len(words) if words else 1.0
 
     def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
         text = plain(text)
@@ -403,7 +450,7 @@ def weigh(terms: Sequence[str], counts: Sequence[int], size: int, occurrences: S
     most = -math.log(FUNCTION_WORD_SHARE)
     of_terms = []
     for term, count in zip(terms, counts, strict=True):
-        weight = math.log((size + BACKGROUND + 1) / (min(count, size) + 0.5))
+        weight = (1.0 if count else UNSEEN) * math.log((size + BACKGROUND + 1) / (min(count, size) + 0.5))
         of_terms.append(min(weight, most) if term in _function_terms() else weight)
     often = map(repeated, occurrences or [1] * len(terms))
     total_weight = sum(weight * factor for weight, factor in zip(of_terms, often, strict=True))
@@ -447,6 +494,12 @@ def repeated(occurrences: int) -> float:
 @cache
 def _function_words() -> frozenset[str]:
     return frozenset(_FUNCTION_WORDS.split())
+
+
+@cache
+def _function_words_in(language: str) -> frozenset[str]:
+    """Return the tokens of a language's function words."""
+    return frozenset(Analyser().tokens(FUNCTION_WORDS[language]))
 
 
 @cache

@@ -22,7 +22,7 @@ from uuid import uuid4
 import msgspec
 from yarl import URL
 
-from kb_contracts.access.reach import ACCESS, access_header
+from kb_contracts.access.reach import ACCESS, Access, access_header
 from kb_contracts.api import models as m
 from kb_contracts.api.content import OCTETS, FileContent
 from kb_contracts.api.operations import (
@@ -300,12 +300,13 @@ def narrowing(grant: Grant) -> dict[str, str]:
     Empty for an unrestricted caller without a name of its own. A name alone does not restrict: the engine
     uses it to keep callers apart, and logs it.
     """
-    if grant.is_one_caller or not grant.access.is_unlimited:
-        return {ACCESS: _access_header(grant.access)}
-    return {}
+    value = _narrowing(grant.access, is_one_caller=grant.is_one_caller)
+    return {ACCESS: value} if value else {}
 
 
-_access_header = lru_cache(maxsize=1024)(access_header)
+@lru_cache(maxsize=1024)
+def _narrowing(access: Access, *, is_one_caller: bool) -> str:
+    return access_header(access) if is_one_caller or not access.is_unlimited else ""
 
 
 def longest_wait(read_timeout: float) -> float:

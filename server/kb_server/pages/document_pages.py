@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -27,10 +29,12 @@ from kb_contracts.api.operations import (
     NoteQuery,
     PageQuery,
 )
+from kb_contracts.semantics.search import good_matches
 from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
-from kb_server.collection_tags import tag_of, tags_for_search
+from kb_server.collection_tags import PREFIX, tag_of, tags_for_search
 from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.pages.start import start
 from kb_server.pages.visit import (
     HEADERS,
     Visit,
@@ -40,6 +44,7 @@ from kb_server.pages.visit import (
     go,
     listed_in,
     rendered,
+    sizes,
     tags_of,
 )
 from kb_server.tool import ToolError
@@ -47,24 +52,19 @@ from kb_server.tool import ToolError
 log = logging.getLogger(__name__)
 
 _RESULTS, _DOCUMENTS, _PASSAGES = 10, 50, 100
-_NEAR = 6
-_FAR = 0.5
-"""Share of the best score below which the last results are folded."""
+_NEAR, _FACETS, _TAGS = 6, 20, 100
 _SYNTAX = re.compile(r'["“”„«»]|(?<!\S)-')
 
 
 async def search(visit: Visit) -> web.Response:
-    query, collection = visit.query.get("q", "").strip(), visit.query.get("collection", "")
-    collections = await visit.collection_names()
+    query = visit.query.get("q", "").strip()
     if not query:
-        newest = DocumentsQuery(sort_by="updated_at", limit=_RESULTS)
-        listed = await visit.engine.call(LIST_DOCUMENTS, query=newest)
-        return visit.show("search", query="", given=visit.query, collections=collections, newest=listed)
+        return await start(visit)
     request = fit(
         m.SearchRequest,
         query=query,
         top=_RESULTS,
-        tags=tags_for_search(collection or None, []),
+        tags=_tags(visit),
         doc_type=visit.query.get("type"),
         mode=visit.query.get("mode"),
         cursor=visit.query.get("cursor"),
@@ -72,10 +72,11 @@ async def search(visit: Visit) -> web.Response:
         collapse=True,
         pages=True,
     )
-    answer = await visit.engine.call(SEARCH, body=request)
+    collections, answer = await asyncio.gather(visit.collections(), visit.engine.call(SEARCH, body=request))
     excerpts = await rendered("excerpts", query, answer.results)
     found = list(zip(answer.results, excerpts, strict=True))
     well = good_matches(answer.results)
+    held = Counter(tag for result in answer.results for tag in result.tags if tag not in request.tags)
     following = visit.again(cursor=answer.next_cursor) if answer.next_cursor else ""
     return visit.show(
         "search",
@@ -83,23 +84,22 @@ async def search(visit: Visit) -> web.Response:
         given=visit.query,
         collections=collections,
         answer=answer,
+        facets=[
+            (tag.removeprefix(PREFIX), count, visit.narrowed(tag))
+            for tag, count in held.most_common(_FACETS)
+            if count < len(answer.results)
+        ],
         near=found[:well],
         far=found[well:],
         around={"previous": "", "following": following},
     )
 
 
-def good_matches(results: Sequence[m.SearchResult]) -> int:
-    """Return the number of results up to the last good one; a reranker orders them by another measure."""
-    least = _FAR * max((result.score for result in results), default=0)
-    return max((place for place, result in enumerate(results, 1) if result.score >= least), default=0)
-
-
 async def listing(visit: Visit) -> web.Response:
-    collection = visit.query.get("collection", "")
+    tags = _tags(visit)
     query = fit(
         DocumentsQuery,
-        tag=tag_of(collection) if collection else None,
+        tag=",".join(tags),
         doc_type=visit.query.get("type"),
         source_path_prefix=visit.query.get("path"),
         sort_by=visit.query.get("sort") or "updated_at",
@@ -107,11 +107,19 @@ async def listing(visit: Visit) -> web.Response:
         offset=visit.query.get("offset"),
         limit=_DOCUMENTS,
     )
-    listed = await visit.engine.call(LIST_DOCUMENTS, query=query)
+    listed, collections, counts = await asyncio.gather(
+        visit.engine.call(LIST_DOCUMENTS, query=query), visit.collections(), visit.tags()
+    )
     return visit.show(
         "documents",
         given=visit.query,
-        collections=await visit.collection_names(),
+        collections=collections,
+        choices=visit.choices_of(collections),
+        facets=[
+            (each.tag, each.documents, visit.narrowed(each.tag))
+            for each in counts[:_FACETS]
+            if each.tag not in tags
+        ],
         listed=listed,
         around=visit.around(listed.offset, len(listed.documents), listed.total, _DOCUMENTS),
     )
@@ -245,7 +253,13 @@ async def remove(visit: Visit) -> web.Response:
 
 
 async def collections(visit: Visit) -> web.Response:
-    return visit.show("collections", collections=await visit.collections())
+    collections, tags = await asyncio.gather(visit.collections(), visit.tags())
+    return visit.show("collections", collections=sizes(collections), tags=sizes(tags[:_TAGS]))
+
+
+def _tags(visit: Visit) -> list[str]:
+    """Return the tags that the address of a page requires."""
+    return tags_for_search(visit.query.get("collection") or None, listed_in(visit.query.get("tag", "")))
 
 
 def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:

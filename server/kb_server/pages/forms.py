@@ -27,7 +27,7 @@ from kb_server.uploads.upload import UploadError, check_filename
 from mcp_aiohttp.options import BodyLimits
 
 _FIELDS = 32
-_FILES = 32
+_FILES, _LEFT_OUT = 32, 500
 _FIELD_BYTES = 5 * MAX_NOTE_CHARS
 """Maximum size of all fields together, in bytes: a note of up to four bytes a character, and more."""
 _SMALL_BYTES = 1 << 16
@@ -62,6 +62,8 @@ class Form:
 
     fields: dict[str, str] = field(default_factory=dict)
     files: list[FileSource] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """The names of files that were not taken, each with the reason."""
     is_own: bool = False
     """True once its token was found to be of the visitor's session."""
     _opened: ExitStack = field(default_factory=ExitStack)
@@ -88,6 +90,8 @@ class Form:
         check: Check = lambda _request, _form: None,
     ) -> None:
         """Read the body of the request; `folder` takes the files, of at most `most_bytes` each.
+
+        A file that is too large, of an unsupported format, or one too many is in `left_out`.
 
         Without a folder it is the unauthenticated form: small, without files, and with one short time-out.
         `check` is called once, with the fields before the first file.
@@ -119,6 +123,7 @@ class Form:
                     patience.reschedule(asyncio.get_running_loop().time() + _SILENCE_SECONDS)
                 yield block
 
+        to_skip = 2 * most_bytes
         room = _FIELD_BYTES if folder is not None else _SMALL_BYTES
         reader = await request.multipart()
         while (part := await reader.next()) is not None:
@@ -131,44 +136,52 @@ class Form:
                 room -= len(value)
                 self.fields[part.name] = value.decode()
             elif part.filename:
-                if folder is None or len(self.files) == _FILES:
+                if folder is None or len(self.left_out) == _LEFT_OUT:
                     raise FormError(f"Send {_FILES} files at a time at most.", 413, "file")
-                if not self.files:
+                if not (self.files or self.left_out):
                     check(request, self)
-                filename = _accepted(part.filename)
-                self.files.append(await self._file(arriving(part), filename, folder, most_bytes))
-        if not self.files:
+                blocks = arriving(part)
+                reason = _refused(part.filename)
+                if len(self.files) == _FILES:
+                    reason = f"A form takes {_FILES} files at most. Send this one again."
+                if not reason:
+                    reason = await self._take(blocks, part.filename, folder, most_bytes)
+                if reason:
+                    self.left_out.append((part.filename[:200], reason))
+                async for block in blocks:
+                    to_skip -= len(block)
+                    if to_skip < 0:
+                        raise FormError("The files are too large. Leave out the largest.", 413, "file")
+        if not (self.files or self.left_out):
             check(request, self)
 
-    async def _file(
-        self, blocks: AsyncIterator[bytes], filename: str, folder: Path, most_bytes: int
-    ) -> FileSource:
+    async def _take(self, blocks: AsyncIterator[bytes], filename: str, folder: Path, most_bytes: int) -> str:
+        """Keep a file of the form. Return the reason why not; the rest of it is then still in `blocks`."""
+        size = 0
         try:
             file = self._opened.enter_context(await asyncio.to_thread(_nameless, folder))
-            size = 0
             async for block in blocks:
                 size += len(block)
                 if size > most_bytes:
-                    raise FormError(f"{filename[:200]} has more than {most_bytes} bytes.", 413, "file")
+                    file.close()
+                    return f"It has more than {most_bytes} bytes."
                 await asyncio.to_thread(file.write, block)
         except OSError as error:
             words = f"The data folder is not writable: {error.strerror}. Ask the operator of the server."
             raise FormError(words, 507) from error
-        return FileSource(filename, size, partial(_blocks, file, size))
+        self.files.append(FileSource(check_filename(filename), size, partial(_blocks, file, size)))
+        return ""
 
 
-def _accepted(name: str) -> str:
-    """Return the name of a file of a supported format. Raises FormError, with the name."""
+def _refused(name: str) -> str:
+    """Return the reason for refusing a file of this name; empty if its format is supported."""
     try:
-        filename = check_filename(name)
-        format_of(filename)
-        return filename
+        format_of(check_filename(name))
     except UploadError as error:
-        reason, status = error.message, error.status
+        return error.message
     except UnsupportedFormat as error:
-        reason, status = error.reason, 415
-    words = f"Nothing was added: {name[:200]} is refused. Leave it out or change it. {reason}"
-    raise FormError(words, status, "file")
+        return error.reason
+    return ""
 
 
 def _nameless(folder: Path) -> BinaryIO:

@@ -15,7 +15,10 @@ from kb_contracts.api.operations import (
     JobsQuery,
 )
 from kb_server.collection_tags import tags_for_submission
+from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_faults import tool_error
 from kb_server.pages.forms import FormError
+from kb_server.pages.several import Outcome
 from kb_server.pages.visit import Visit, fit, go, listed_in
 
 _JOBS = 50
@@ -30,12 +33,28 @@ async def add(visit: Visit) -> web.Response:
     tags = tags_for_submission(form["collection"] or None, listed_in(form["tags"]))
     common: dict[str, Any] = {"tags": tags, "dedup_scope": tags[0]}
     text, title = form.text("text"), form["title"] or None
-    if not text.strip() and not form.files:
+    fields = fit(m.FileFields, title=title, **common)
+    outcomes = [Outcome(name, "", reason) for name, reason in form.left_out]
+    if not (text.strip() or form.files or outcomes):
         raise FormError("Choose a file, or write a text.", 422, "text")
     if text.strip():
         await engine.call(CREATE_JOB, body=fit(m.NoteRequest, text=text, title=title, **common))
+        outcomes.append(Outcome("The note", "", ""))
     for file in form.files:
-        await engine.send_file(file, fit(m.FileFields, title=title, **common))
+        try:
+            await engine.send_file(file, fields)
+            reason = ""
+        except EngineFault as fault:
+            if not isinstance(fault, Refused) and all(each.reason for each in outcomes):
+                raise
+            reason = tool_error(fault).message
+        outcomes.append(Outcome(file.filename, "", reason))
+    failed = [each for each in outcomes if each.reason]
+    if len(failed) == len(outcomes):
+        reasons = " ".join(f"{each.name}: {each.reason}" for each in failed)
+        raise FormError(f"Nothing was added. {reasons}", 422, "file")
+    if failed:
+        return visit.show("outcomes", heading="Added", outcomes=outcomes, action="add")
     return go("/jobs?done=added")
 
 

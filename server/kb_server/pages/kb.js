@@ -1,4 +1,4 @@
-// What only a script can: files dropped on the form, a list of jobs that follows by itself, and `/` for the search.
+// Files dropped on the form, a list of jobs that follows by itself, `/` for the search, arrows for its results.
 const drop = document.querySelector('.drop');
 if (drop) {
   const input = drop.querySelector('input');
@@ -12,10 +12,20 @@ if (drop) {
 }
 
 document.addEventListener('keydown', event => {
-  if (event.key !== '/' || event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, textarea, select')) return;
+  const { key, target } = event, field = target.closest('input, textarea, select'), search = document.querySelector('[type=search]');
+  if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey && key !== '/') return;
+  if (key === '/' && !field) {
+    event.preventDefault();
+    if (search) search.select(); else location.assign('/');
+  }
+  const down = key === 'ArrowDown';
+  if (!down && key !== 'ArrowUp' || field && !['search', 'checkbox'].includes(field.type)) return;
+  const links = [...document.querySelectorAll('.results h2 a, .recent > li > a, tbody a[data-source]')].filter(each => each.checkVisibility());
+  const found = links.filter(each => target.compareDocumentPosition(each) & (down ? Node.DOCUMENT_POSITION_FOLLOWING : Node.DOCUMENT_POSITION_PRECEDING));
+  const next = down ? found[0] : found.at(-1) || links.includes(target) && search;
+  if (!next) return;
   event.preventDefault();
-  const field = document.querySelector('[type=search]');
-  if (field) field.select(); else location.assign('/');
+  next.focus();
 });
 
 const live = document.getElementById('live');

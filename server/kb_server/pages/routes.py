@@ -22,7 +22,7 @@ from kb_server.access.grants import EVERYBODY
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import new_call, on_behalf_of
-from kb_server.pages import document_pages, jobs, versions
+from kb_server.pages import document_pages, jobs, several, versions
 from kb_server.pages.forms import Form, FormError
 from kb_server.pages.sessions import COOKIE, PAGES, SESSION_SECONDS, Sessions
 from kb_server.pages.visit import HEADERS, Refusal, Visit, collection_of, go, tags_of
@@ -95,6 +95,7 @@ class Pages:
         """Return all routes but the first page."""
         read: dict[str, Page] = {
             "/documents": document_pages.listing,
+            "/documents/selected": several.confirmation,
             _DOCUMENT: document_pages.document,
             f"{_DOCUMENT}/note": document_pages.note,
             f"{_DOCUMENT}/original": document_pages.original,
@@ -127,6 +128,7 @@ class Pages:
                 for path, page in read.items()
             ),
             *(web.post(path, self._guarded(page, "write", again)) for path, (page, again) in change.items()),
+            web.post("/documents/selected", self._guarded(several.change)),
             web.post(f"{_DOCUMENT}/remove", self._guarded(document_pages.remove, "delete")),
             web.post("/logout", self._guarded(self._logout, None)),
             web.get("/login", self._login_page, allow_head=False),

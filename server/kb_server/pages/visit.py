@@ -24,7 +24,7 @@ from kb_server.waiting import Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_COLLECTIONS = 1_000
+_MOST_TAGS = 1_000
 _ONE = ThreadPoolExecutor(1, "pages")
 
 DONE = {
@@ -124,21 +124,36 @@ class Visit:
         }
 
     async def collections(self) -> list[m.TagCount]:
-        query = TagsQuery(prefix=PREFIX, limit=_COLLECTIONS)
+        return await self._counted(PREFIX)
+
+    async def tags(self) -> list[m.TagCount]:
+        """Return the tags that name no collection, the most used first."""
+        tags = [each for each in await self._counted("") if not each.tag.startswith(PREFIX)]
+        return sorted(tags, key=lambda each: -each.documents)
+
+    async def _counted(self, prefix: str) -> list[m.TagCount]:
+        query = TagsQuery(prefix=prefix, limit=_MOST_TAGS)
         return (await self.engine.call(LIST_TAGS, query=query)).tags
 
-    async def collection_names(self) -> list[str]:
-        return [each.tag.removeprefix(PREFIX) for each in await self.collections()]
+    def narrowed(self, tag: str) -> str:
+        """Return the address of this page for documents that also have this tag."""
+        if tag.startswith(PREFIX):
+            return self.again(collection=tag.removeprefix(PREFIX), cursor="", offset="")
+        given = listed_in(self.query.get("tag", ""))
+        return self.again(tag=",".join([*given, tag]), cursor="", offset="")
 
     async def choices(self) -> Choices:
         """Return the collections that the visitor's key may give to a document."""
-        reach = self.grant.access.reach
         try:
-            names = await self.collection_names()
+            return self.choices_of(await self.collections())
         except EngineFault:
             if self.refused is None:
                 raise
-            names = []  # the form comes back even if the engine is away
+            return self.choices_of([])  # the form comes back even if the engine is away
+
+    def choices_of(self, collections: Sequence[m.TagCount]) -> Choices:
+        """Return the choices, with all collections of the access scope given."""
+        reach, names = self.grant.access.reach, [name for name, *_ in sizes(collections)]
         if reach is None:
             return Choices(names, is_open=True)
         own = {tag.removeprefix(PREFIX) for tag in reach.tags if tag.startswith(PREFIX)}
@@ -187,6 +202,11 @@ def listed_in(text: str) -> list[str]:
 
 def collection_of(tags: Sequence[str]) -> str:
     return split_tags(tags).collection or ""
+
+
+def sizes(counts: Sequence[m.TagCount]) -> list[tuple[str, int, int]]:
+    """Return the name, documents and passages of each collection or tag."""
+    return [(each.tag.removeprefix(PREFIX), each.documents, each.chunks) for each in counts]
 
 
 def tags_of(tags: Sequence[str]) -> list[str]:

@@ -135,10 +135,11 @@ class Operations:
         documents: Documents,
         history: History,
         condition: asyncio.Condition,
+        promise: Promise,
     ) -> None:
         self._database, self._jobs, self._documents, self._condition = database, jobs, documents, condition
         self._history = history
-        self._search = Search(documents)
+        self._search = Search(documents, promise.members("DocumentSummary"))
         self._started_at = database.now()
 
     def create_job(self, params: Row) -> Row:
@@ -420,7 +421,7 @@ async def main() -> None:
     jobs, documents = Jobs(database), Documents(database)
     history = History(database, documents)
     documents.before_change = history.keep
-    operations = Operations(database, jobs, documents, history, condition)
+    operations = Operations(database, jobs, documents, history, condition, promise)
     requests, key = Requests(promise, home / "arrived"), os.environ.get("KB_API_KEY", "")
     endpoint = Endpoint(database, operations, requests, condition, key)
     intake = asyncio.create_task(Intake(database, jobs, documents, condition).work())

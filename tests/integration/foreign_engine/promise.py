@@ -85,6 +85,10 @@ class Promise:
             found = found[part]
         return dict(found)
 
+    def members(self, schema: str) -> tuple[str, ...]:
+        """The names of the members of a schema."""
+        return tuple(self._document["components"]["schemas"][schema]["properties"])
+
     def parameters(self, operation: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
         """The parameters of an operation in path, query or header, by name."""
         listed = map(self._resolved, operation.get("parameters", ()))

@@ -6,6 +6,7 @@ import math
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
 from .citations import citation
@@ -19,10 +20,6 @@ WEAK = 0.2
 SIMILAR = 0.6
 USUAL = {"semantic": 0.7, "recency": 0.15, "reputation": 0.1, "feedback": 0.05}
 REPUTED = {"confluence": 1.0, "web": 0.7, "manual": 0.4}
-_SUMMARY = (
-    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata",
-    "extraction_method", "version", "created_at", "updated_at",
-)  # fmt: skip
 FEW = 6
 MOST_CURSORS = 1_000
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -32,8 +29,10 @@ _TIMED = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+
 class Search:
     """Searches over the documents."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: Documents, summary: Sequence[str]) -> None:
+        """`summary` are the members of a document in a result."""
         self._documents = documents
+        self._summary = summary
         self._rest: dict[str, tuple[Row, Row, list[Scored]]] = {}
 
     def answer(self, body: Row) -> Row:
@@ -163,7 +162,7 @@ class Search:
         return {
             "chunk": chunk, "score": min(1.0, score), "tags": document["tags"],
             "explain": explained if body["explain"] else None,
-            "document": {name: document[name] for name in _SUMMARY},
+            "document": {name: document[name] for name in self._summary},
             "truncated": len(chunk["text"]) < len(row["text"]),
             "before": [each for each in near if each["index"] < place],
             "after": [each for each in near if each["index"] > place],

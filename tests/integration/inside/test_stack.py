@@ -17,6 +17,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.mcp_http import Caller
+from tests.support.patience import ANSWER_SECONDS
 
 SERVER = os.environ.get("KB_TEST_SERVER_URL", "")
 ENGINE = os.environ.get("KB_TEST_ENGINE_URL", "")
@@ -38,7 +39,7 @@ def caller() -> Iterator[Caller]:
 
 @pytest.fixture
 def control() -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{CONTROL}/_sim") as client:
+    with httpx.Client(base_url=f"{CONTROL}/_sim", timeout=ANSWER_SECONDS) as client:
         client.post("/reset", json={})
         yield client
         client.delete("/faults")
@@ -64,7 +65,7 @@ def test_a_note_goes_through_the_server_to_the_engine_by_their_service_names(cal
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
     assert [result["document_id"] for result in found] == [document]
     headers = {"Authorization": f"Bearer {ENGINE_KEY}"}
-    answer = httpx.get(f"{ENGINE}/api/v1/documents/{document}", headers=headers)
+    answer = httpx.get(f"{ENGINE}/api/v1/documents/{document}", headers=headers, timeout=ANSWER_SECONDS)
     assert "collection:memory" in answer.json()["tags"]
 
 
@@ -85,8 +86,10 @@ def test_the_official_client_sees_the_tools() -> None:
 def test_the_keys_are_wanted_by_both() -> None:
     """Each refuses a wrong key."""
     wrong = {"Authorization": "Bearer another"}
-    assert httpx.post(f"{SERVER}/mcp", content=b"{}", headers=wrong).status_code == 401
-    assert httpx.get(f"{ENGINE}/api/v1/status", headers=wrong).status_code == 401
+    assert (
+        httpx.post(f"{SERVER}/mcp", content=b"{}", headers=wrong, timeout=ANSWER_SECONDS).status_code == 401
+    )
+    assert httpx.get(f"{ENGINE}/api/v1/status", headers=wrong, timeout=ANSWER_SECONDS).status_code == 401
 
 
 def test_the_simulator_keeps_the_same_promise(control: httpx.Client, simulated: Caller) -> None:

@@ -199,6 +199,15 @@ def test_a_long_passage_is_shortened_for_people_and_says_so(kb: Kb) -> None:
     assert full.count("vermilion") > short.count("vermilion")
 
 
+def test_distant_hits_are_counted_and_shown_in_full(kb: Kb) -> None:
+    kb.note("Obsidian schist gneiss marl. Glass of volcanoes.")
+    kb.note("Clay and marl lie in the pit. " + "Sand. " * 20)
+    status, out, err = kb("search", "obsidian schist gneiss marl", "--fts-only")
+    assert (status, "Glass" in out, "Clay" in out) == (0, True, False)
+    assert err == "1 more matches less than half as well; --full shows all.\n"
+    assert "Clay" in kb("search", "obsidian schist gneiss marl", "--fts-only", "--full")[1]
+
+
 def test_a_search_without_results_says_so_beside_the_answer(kb: Kb) -> None:
     """stdout stays empty for scripts; an empty result is no failure."""
     assert kb("search", "xyzzyplugh", "--fts-only") == (0, "", "Nothing found.\n")
@@ -275,6 +284,27 @@ def test_move_leaves_a_document_in_exactly_one_collection(kb: Kb) -> None:
     status, out, _ = kb("move", str(document), "memory")
     assert (status, out) == (0, f"Document {document} is in memory.\n")
     assert sorted(kb.tags(document)) == ["book", "collection:memory"]
+
+
+def test_tags_are_added_and_removed(kb: Kb) -> None:
+    document = str(kb.note("The cellar is damp", "--tags", "house,hold"))
+    status, out, err = kb("tag", document, "+damp", "-hold", "-none")
+    assert (status, out) == (0, f"Tags of document {document}: house, damp\n")
+    assert err == f"Document {document} does not have the tag none.\n"
+    for change in ("damp", "--json", "+collection:x", "+a/b"):
+        assert kb("tag", document, change)[0] == Exit.USAGE
+    assert kb("tag", "999999", "+damp")[0] == Exit.NOT_FOUND
+    assert sorted(kb.tags(int(document))) == ["collection:documents", "damp", "house"]
+
+
+def test_a_key_for_a_collection_that_does_not_exist_says_so(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KB_KEYS", str(tmp_path / "keys.json"))
+    kb.note("Granite is cut", "--collection", "quarries")
+    err = kb("keys", "create", "ci", "--collection", "quarries,memory,quarry")[2]
+    said = "there is no collection 'quarry'; did you mean quarries?; the key reaches it once it exists"
+    assert [line for line in err.splitlines() if "collection '" in line] == [said]
 
 
 def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:

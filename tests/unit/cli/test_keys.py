@@ -36,19 +36,19 @@ def test_a_token_is_shown_once_and_alone_on_stdout(kb: Kb, path: Path) -> None:
 def test_options_set_rights_collections_and_quotas_of_a_key(kb: Kb, path: Path) -> None:
     made = kb.json(
         "keys", "create", "ci", "--rights", "read,write",
-        "--collection", "memory,team-*", "--collection", "x",
+        "--collection", "memory,team-*", "--collection", "workspace",
         "--toolset", "kb", "--expires", "90d", "--calls-per-minute", "60", "--bytes-per-day", "1000",
         "--documents-per-day", "0", "--uploads-in-flight", "2",
     )  # fmt: skip
     [key] = KeyFile(path).read()
     assert key.rights == {"read", "write"}
-    assert key.collections == ("memory", "team-*", "x")
+    assert key.collections == ("memory", "team-*", "workspace")
     assert key.toolsets == ("kb",)
     assert key.quotas == Quotas(60, 1000, 0, 2)
     assert key.expires is not None
     assert (key.expires - key.created).days in (89, 90)
     assert made["token"].startswith(f"kb_{key.id}_")
-    assert made["collections"] == ["memory", "team-*", "x"]
+    assert made["collections"] == ["memory", "team-*", "workspace"]
 
 
 def test_a_collection_that_kb_makes_none_of_is_noted(kb: Kb, path: Path) -> None:

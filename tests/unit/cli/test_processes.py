@@ -20,7 +20,7 @@ from kb_load.processes import clean_environment, free_port
 from kb_server.__main__ import main as server_main
 from tests.support.commands import ended, entry_ended
 from tests.support.eventually import eventually
-from tests.support.patience import COMMAND_SECONDS, START_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, START_SECONDS
 from tests.support.stack import Process, Stack, running_stack, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -146,7 +146,7 @@ def test_up_starts_again_what_died_and_says_which(stack: Stack, part: str, name:
         what="word of it",
     )
     eventually(stack.process.output, lambda text: f"the {name} runs again\n" in text, what="it")
-    assert httpx.get(f"{getattr(stack, ready)}/healthz").status_code == 200
+    assert httpx.get(f"{getattr(stack, ready)}/healthz", timeout=ANSWER_SECONDS).status_code == 200
     other = "serve" if part == "engine" else "engine"
     assert children(stack)[other] == before[other]
 
@@ -251,9 +251,11 @@ def test_the_server_alone_runs_without_an_engine(tmp_path: Path, module: tuple[s
     )  # fmt: skip
     try:
         wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
-        ready = httpx.get(f"http://127.0.0.1:{port}/readyz")
+        ready = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=ANSWER_SECONDS)
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-        listed = httpx.post(f"http://127.0.0.1:{port}/mcp", json=message).json()["result"]["tools"]
+        listed = httpx.post(f"http://127.0.0.1:{port}/mcp", json=message, timeout=ANSWER_SECONDS).json()[
+            "result"
+        ]["tools"]
     finally:
         status = process.stop()
     assert (status, ready.status_code) == (0, 503)
@@ -279,7 +281,7 @@ def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[
         line = eventually(process.output, lambda text: "\n" in text, what="the ready line")
         url, control = re.findall(r"http://[\d.:]+", line)
         assert "seed 11" in line
-        assert httpx.get(f"{url}/healthz").json()["status"] == "ok"
-        assert httpx.get(f"{control}/").status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=ANSWER_SECONDS).json()["status"] == "ok"
+        assert httpx.get(f"{control}/", timeout=ANSWER_SECONDS).status_code == 200
     finally:
         assert process.stop() == 0

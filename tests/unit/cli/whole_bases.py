@@ -12,6 +12,7 @@ import pytest
 
 from kb_contracts.api.ragler import collection_id
 from tests.support import engines
+from tests.support.patience import ANSWER_SECONDS
 from tests.unit.cli.conftest import KEY, Kb
 
 EXAMPLES = Path(__file__).parents[3] / "examples/documents"
@@ -23,7 +24,9 @@ NOTE = "\n  The user prefers\r\n\r\n\n\tconcise answers \n"
 def running(home: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Iterator[httpx.Client]:
     with engines.engine(home, api_key=KEY, **settings) as url:
         monkeypatch.setenv("KB_ENGINE_URL", url)
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as http:
+        with httpx.Client(
+            base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=ANSWER_SECONDS
+        ) as http:
             yield http
 
 

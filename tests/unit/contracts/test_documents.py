@@ -94,6 +94,9 @@ def test_a_document_stays_in_its_collection() -> None:
         ("x" * 80, "x" * 80),
         ("x" * 81, "x" * 79 + "…"),
         ("\x1c\u2028granite", "granite"),
+        ("\n ##  Stones # \n", "Stones #"),
+        ("#stones", "#stones"),
+        ("# #", "# #"),
     ],
 )
 def test_a_note_is_called_by_its_first_line(text: str, title: str) -> None:
@@ -103,6 +106,7 @@ def test_a_note_is_called_by_its_first_line(text: str, title: str) -> None:
 def test_a_title_that_was_given_stays_when_the_text_changes() -> None:
     assert title_after_update("Mine", "Old text", "New text") == "Mine"
     assert title_after_update("Old text", "Old text", "\n  New   text\nmore") == "New text"
+    assert title_after_update("# Old", "# Old\ntext", "# New\ntext") == "New"
 
 
 def test_every_state_of_the_contract_is_reached_or_is_the_first() -> None:

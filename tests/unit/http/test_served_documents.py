@@ -16,13 +16,14 @@ from kb_contracts.api.operations import OPERATIONS
 from kb_contracts.openapi import written
 from kb_http.documents import PATHS
 from tests.support import engines
+from tests.support.patience import ANSWER_SECONDS
 
 
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with (
         engines.engine(tmp_path_factory.mktemp("home"), api_key="secret") as url,
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=ANSWER_SECONDS) as client,
     ):
         yield client
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from bench import BENCHMARKS, function_of, main, parser_for
-from bench.runner import answer_length, generate
-from kb_load.messages import HANDSHAKE, MODERN, CallFailed, Message, result_of, structured, tool_call
+from kb_load.messages import HANDSHAKE, MODERN, CallFailed, result_of, structured, tool_call
 from kb_load.processes import clean_environment
 
 
@@ -52,47 +47,6 @@ def test_a_benchmark_runs_outside_the_repository(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert set(map(len, json.loads(done.stdout)["seconds"].values())) == {1}
-
-
-class _Answers(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"ok")
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of a server that responds at once, on a machine without wrk."""
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_every_connection_is_kept_busy(port: int) -> None:
-    """Each response is followed by a request; no call is lost at the end."""
-    load = generate(port, Message({}, b"{}"), connections=2, seconds=1)
-    assert load.errors == 0
-    assert load.calls > 20
-    assert 0 < load.p50 <= load.p99
-
-
-def test_with_a_pause_there_is_time_between_calls(port: int) -> None:
-    load = generate(port, Message({}, b"{}"), connections=2, seconds=1, pause=0.1)
-    assert load.errors == 0
-    assert 4 <= load.calls <= 60
 
 
 def test_a_modern_call_carries_its_envelope_and_its_routing_headers() -> None:
@@ -139,15 +93,3 @@ def test_a_response_without_a_result_is_a_failed_call(body: bytes) -> None:
 def test_a_result_without_structured_content_is_a_failed_call() -> None:
     with pytest.raises(CallFailed, match="structuredContent"):
         structured(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
-
-
-def test_the_length_of_an_answer_is_known_from_its_head() -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX: y\r\n\r\n"
-    assert answer_length(head + b"12") == len(head) + 5
-    assert answer_length(head[:20]) is None
-
-
-def test_an_answer_without_a_length_is_refused() -> None:
-    """The small client does not read chunked responses."""
-    with pytest.raises(ValueError, match="Content-Length"):
-        answer_length(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

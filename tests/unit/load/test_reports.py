@@ -341,7 +341,6 @@ def test_a_plot_is_a_small_png(tmp_path: Path) -> None:
     ]
     report = calls.HostsReport(
         machine=MACHINE,
-        client="wrk",
         connections=32,
         seconds=5,
         rounds=rounds,

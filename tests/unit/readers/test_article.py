@@ -25,6 +25,8 @@ def page(body: str) -> str:
         '<div id="leftSidebar">Most read this week</div>',
         f"<div>{LINKS}</div>",
         "<aside>Read our other pages</aside>",
+        '<div id="aside">Read our other pages</div>',
+        '<div class="login-dialog">Enter your password</div>',
     ],
 )
 def test_parts_beside_and_in_the_main_text_are_left_out(part: str) -> None:
@@ -48,8 +50,10 @@ def test_a_discussion_keeps_its_comments_and_an_article_does_not() -> None:
 
 
 def test_admonitions_and_tables_of_links_in_prose_are_kept() -> None:
-    whole = page(f'<main><p>{PROSE}</p><aside class="admonition">Mind the edge.</aside></main>')
-    assert markdown_of(article_of(whole).html) == markdown_of(whole)
+    note = '<aside class="admonition">Mind the edge.</aside>'
+    for name in ("content", "node--promoted", "paywall-container"):
+        whole = page(f'<main><p>{PROSE * 2}</p><div class="{name}"><p>{PROSE}</p>{note}</div></main>')
+        assert markdown_of(article_of(whole).html) == markdown_of(whole)
 
 
 def test_a_page_whose_main_text_is_a_small_part_is_kept_whole() -> None:

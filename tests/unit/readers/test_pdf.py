@@ -76,10 +76,19 @@ def test_a_page_tree_that_was_mended_is_read() -> None:
         ("Microsoft Word - pumps.docx", "# Pumps", "Pumps"),
         ("odf_rich_cells.odt", "text\n\n# Pumps", "Pumps"),
         ("Document", "## Pumps\n\ntext", "Pumps"),
-        ("Paper Title (use style: paper title)", "text", "Paper Title (use style: paper title)"),
+        ("pumps_v2", "text", "pumps_v2"),
+        ("pump-manual", "# Pumps", "Pumps"),
+        ("Paper Title (use style: paper title)", "text", None),
+        ("doi:10.1016/j.pumps.2005.01.006", "text", None),
+        ("127.0.0.1:80/pumps", "text", None),
+        ("TCP/IP Illustrated", "# Pumps", "TCP/IP Illustrated"),
+        ("88300 162..177", "# Pumps", "Pumps"),
+        ("Presentación de PowerPoint", "text", None),
         ("Release 23.7.R1", "# Pumps", "Release 23.7.R1"),
         (None, "text\n\n## Pumps", None),
         (None, "# Table of Contents\n\nPumps 3", None),
+        (None, "# Chapter 1\n\n# Pumps", "Chapter 1 Pumps"),
+        (None, "## Pump Manual\n\n# LOGO", "Pump Manual"),
     ],
 )
 def test_a_declared_title_gives_way_to_a_heading_if_it_is_no_title(
@@ -151,6 +160,9 @@ def test_a_footer_drawn_first_comes_last_and_a_header_drawn_last_comes_first() -
 
 def test_ligatures_are_letters_and_leaders_are_a_mark() -> None:
     """Words are then found, and a table of contents has no rows of dots."""
+    assert (
+        text_of(r"50 700 Td (A di\033erent coe\036cient of 2\02513) Tj") == "A different coefficient of 2–13"
+    )
     assert text_of(r"50 700 Td (The \336rst \337ow) Tj") == "The first flow"
     assert text_of(f"50 700 Td (Chapter {'. ' * 30}7) Tj") == "Chapter … 7"
 
@@ -402,6 +414,37 @@ def test_a_paragraph_in_larger_type_is_no_heading() -> None:
         60, 766, "Open Questions", 20
     )
     assert read_pdf(page_of(long + BODY)).title == "Dense Retrieval of Pump Manuals for the Open Questions"
+
+
+def test_short_bold_and_numbered_lines_apart_from_the_text_are_headings() -> None:
+    lines = [
+        (520, "F2", "3.1 "),
+        (480, "F2", "Table 3 Weights"),
+        (460, "F2", "a bold remark"),
+        (440, "F1", "II. REPAIR"),
+        (420, "F1", "The repair is done in spring."),
+        (400, "F2", "Head"),
+        (410, "F2", "of a table"),
+    ]
+    title = set_at(60, 750, "The Pump Manual").replace("/F1", "/F2")
+    content = "".join(set_at(60, y, text).replace("/F1", f"/{font}") for y, font, text in lines)
+    content = content.replace("(3.1 ) Tj", "(3.1 ) Tj 1 0 0 1 120 520 Tm (Cold Pumps) Tj")
+    fonts = b"/Resources << /Font << /F1 3 0 R /F2 4 0 R >> >>"
+    bold = (b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica-Bold >>",)
+    extraction = read_pdf(page_of(title + BODY + content, fonts, more=bold))
+    found = [line for line in extraction.pages[0].text.splitlines() if line.startswith("#")]
+    assert found == ["## The Pump Manual", "## 3.1 Cold Pumps", "## II. REPAIR"]
+    assert extraction.title == "The Pump Manual"
+
+
+def test_an_address_beside_a_title_and_a_large_initial_do_not_change_the_type_of_a_line() -> None:
+    title = set_at(60, 750, "Pump Dispatch", 24) + set_at(400, 750, "12 Harbour Street", 8)
+    initial = set_at(60, 530, "R", 30) + "/F1 10 Tf (epairs are done in spring and in autumn.) Tj "
+    text = read_pdf(page_of(title + BODY + initial)).pages[0].text
+    assert text.startswith("# Pump Dispatch\n\n12 Harbour Street\n\nRow 0")
+    assert text.endswith("Repairs are done in spring and in autumn.")
+    tiny = read_pdf(page_of(set_at(60, 750, "Tiny stones", 0.1))).pages[0].text  # its size is rounded to 0
+    assert tiny.endswith("Tiny stones")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_sections_of_a_marked_text_are_headings(
 @pytest.mark.parametrize(
     ("source", "word"),
     [
-        ('<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>', "entities"),
+        ('<!DOCTYPE a [<!ENTITY x "y"><!ENTITY z "&x;&x;">]><a>&z;</a>', "entities that grow"),
         ('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>', "entities"),
         ('<!DOCTYPE a [<!ENTITY % x SYSTEM "http://127.0.0.1/">%x;]><a/>', "entities"),
         ("<a>" * 2_000, "deep"),
@@ -64,6 +64,11 @@ def test_hostile_and_damaged_xml_is_refused_with_a_reason(source: str, word: str
 def test_a_byte_order_mark_overrides_the_declaration_of_an_xml_file(encoding: str) -> None:
     data = '<?xml version="1.0" encoding="windows-1252"?><a>Köln</a>'.encode(encoding)
     assert only_text(read_xml, data) == "Köln"
+
+
+def test_short_entities_of_an_xml_file_are_put_in() -> None:
+    source = '<!DOCTYPE a [<!ENTITY who "Ada"><!ENTITY line "<b>wrote</b>">]><a>&who;&line; it</a>'
+    assert only_text(read_xml, source.encode()) == "Ada\nwrote\nit"
 
 
 def test_an_unparsed_entity_of_an_xml_file_is_not_read() -> None:

@@ -25,6 +25,7 @@ from kb_simulator.harness.control import (
 )
 from kb_simulator.harness.faults import CATALOGUE, Fault, RateLimit
 from kb_simulator.harness.namespaces import HEADER
+from tests.support.patience import ANSWER_SECONDS
 from tests.unit.simulator.parts import API, Running, serving
 
 HOSTILE = "<script>alert('x')</script>\"'&"
@@ -205,7 +206,9 @@ def control(simulator: Simulator, request: pytest.FixtureRequest) -> Iterator[Co
 @pytest.fixture
 def engine(simulator: Simulator, control: ControlClient) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {control.name}"}
-    with httpx.Client(base_url=f"{simulator.url}{API}", headers=headers, verify=False) as client:
+    with httpx.Client(
+        base_url=f"{simulator.url}{API}", headers=headers, verify=False, timeout=ANSWER_SECONDS
+    ) as client:
         yield client
 
 
@@ -329,7 +332,9 @@ def test_a_key_that_another_namespace_has_is_refused_and_changes_nothing(
 
 def test_the_default_namespace_begins_anew_instead_of_going(simulator: Simulator) -> None:
     with ControlClient(simulator.control_url or "") as default:
-        httpx.post(f"{simulator.url}{API}/jobs", json={"text": "granite"}, verify=False)
+        httpx.post(
+            f"{simulator.url}{API}/jobs", json={"text": "granite"}, verify=False, timeout=ANSWER_SECONDS
+        )
         assert default.overview().namespace.jobs == 1
         default.remove()
         assert default.overview().namespace.jobs == 0

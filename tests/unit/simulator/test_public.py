@@ -12,7 +12,7 @@ import pytest
 
 import kb_simulator
 from kb_simulator.__main__ import main
-from tests.support.patience import START_SECONDS
+from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 from tests.unit.simulator.parts import API
 
 pytestmark = pytest.mark.process
@@ -31,7 +31,10 @@ def test_the_command_says_where_it_listens_and_ends_when_told() -> None:
         assert process.stdout is not None
         line = process.stdout.readline().split()
         assert (line[:2], line[-2:]) == (["simulator", "ready:"], ["seed", "9"])
-        assert httpx.get(f"{line[2].rstrip(',')}{API}/status", verify=False).status_code == 200
+        assert (
+            httpx.get(f"{line[2].rstrip(',')}{API}/status", verify=False, timeout=ANSWER_SECONDS).status_code
+            == 200
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(START_SECONDS) == 0
 

@@ -13,7 +13,7 @@ import httpx, pytest
 
 def add(engine, text="granite"):
     url = f"{engine.url}/api/v1/jobs"
-    return httpx.post(url, json={"text": text}, headers=dict(engine.headers), verify=False)
+    return httpx.post(url, json={"text": text}, headers=dict(engine.headers), verify=False, timeout=None)
 """
 
 
@@ -34,7 +34,8 @@ def test_it(engine, run):
     assert engine.control.state().status.documents.total == 1
 
 def test_a_wrong_key_goes_elsewhere(engine, simulator):
-    httpx.get(f"{simulator.url}/api/v1/status", headers={"Authorization": "Bearer other"}, verify=False)
+    other = {"Authorization": "Bearer other"}
+    httpx.get(f"{simulator.url}/api/v1/status", headers=other, verify=False, timeout=None)
     assert engine.control.overview().namespace.requests == 0
 
 def test_nothing_is_left_of_the_others(engine):
@@ -85,7 +86,7 @@ def test_a_failure_tells_the_seed_the_command_and_the_last_requests(pytester: py
         """
 def test_it(engine):
     add(engine)
-    httpx.get(f"{engine.url}/api/v1/serch", headers=dict(engine.headers), verify=False)
+    httpx.get(f"{engine.url}/api/v1/serch", headers=dict(engine.headers), verify=False, timeout=None)
     assert False
 """,
         "--sim-seed",

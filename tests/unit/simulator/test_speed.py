@@ -26,7 +26,7 @@ from kb_contracts.api import models as m
 from kb_simulator.engine import submissions
 from kb_simulator.harness.app import build_app
 from kb_simulator.harness.namespaces import DEFAULT, Namespaces
-from tests.support.patience import START_SECONDS
+from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -166,7 +166,9 @@ def test_searches_reach_half_the_rate_of_a_bare_handler() -> None:
     with served(None) as (port, process):
         for body in bodies:  # the first search of a query fills the cache
             url = f"http://127.0.0.1:{port}{PATH}"
-            answer = httpx.post(url, content=body, headers=headers, verify=False).content
+            answer = httpx.post(
+                url, content=body, headers=headers, verify=False, timeout=ANSWER_SECONDS
+            ).content
         with served(answer) as (bare_port, bare_process):
             turns = [
                 (rate(port, process, bodies), rate(bare_port, bare_process, bodies)) for _ in range(TURNS)

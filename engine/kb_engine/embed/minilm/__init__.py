@@ -37,7 +37,7 @@ class MiniLM(Embedder):
     # Measured on the odd queries of Cranfield: nDCG@10 of keywords alone 0.375, of vectors alone 0.362, fused
     # 0.415; it stays within 0.413 to 0.416 for w 0.4 to 0.5 and k 0.25 to 1. Even queries, and reliability of
     # the floors: docs/search-quality.md.
-    scoring = Scoring(weight=0.5, saturation=0.5, floor=0.37, cosine_floor=0.3)
+    scoring = Scoring(weight=0.5, saturation=0.5, floor=0.36, cosine_floor=0.3)
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -15,6 +15,7 @@ from kb_engine.settings import EngineSettings
 from kb_server.observability.metrics import Metrics
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT
 
 METRIC = re.compile(r"\b(?:kb|mcp|process)_\w+")
@@ -30,7 +31,10 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def test_requests_jobs_and_the_base_are_counted(tmp_path: Path) -> None:
-    with engine(tmp_path) as url, httpx.Client(base_url=url, headers=ADMINISTRATOR) as http:
+    with (
+        engine(tmp_path) as url,
+        httpx.Client(base_url=url, headers=ADMINISTRATOR, timeout=ANSWER_SECONDS) as http,
+    ):
         job = http.post("/api/v1/jobs", json={"text": "Bees keep warm."}).json()
         state = partial(http.get, f"/api/v1/jobs/{job['id']}")
         eventually(lambda: state().json()["status"], lambda status: status == "completed", what="the job")
@@ -77,7 +81,9 @@ def test_metrics_are_for_administrators_of_the_whole_base(tmp_path: Path) -> Non
     _, reader = keys.create("reader", rights=rights_of(["read"]))
     with engine(tmp_path) as url:
         for token, status in ((narrow, 403), (reader, 403), ("wrong", 401), (API_KEY, 200)):
-            answer = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"})
+            answer = httpx.get(
+                f"{url}/metrics", headers={"Authorization": f"Bearer {token}"}, timeout=ANSWER_SECONDS
+            )
             assert answer.status_code == status
     with engine(tmp_path / "off", enable_metrics=False) as url:
-        assert httpx.get(f"{url}/metrics", headers=ADMINISTRATOR).status_code == 404
+        assert httpx.get(f"{url}/metrics", headers=ADMINISTRATOR, timeout=ANSWER_SECONDS).status_code == 404

@@ -181,13 +181,14 @@ async def test_a_damaged_file_of_the_index_is_made_anew(
         for number in range(9):
             await parts.done(f"granite {number}")
         folder = segments.folder_of(tmp_path / "kb.sqlite")
-        await eventually_async(lambda: [*folder.iterdir()], what="a file of the index")
+        found = await eventually_async(
+            lambda: [*folder.iterdir()],
+            lambda files: len(files) == 1 and not embedded.next_union(parts.store._index.state),
+            what="one file of the index, and no more to merge",
+        )
+        (file,) = found
         async with scanning(parts, tmp_path / "scan.json") as scan:
             assert await scan.look() == []
-            found = await eventually_async(
-                lambda: [*folder.iterdir()], lambda files: len(files) == 1, what="one file of the index"
-            )
-            (file,) = found
             with file.open("r+b") as content:
                 content.write(b"\xff" * 8)
             (issue,) = await scan.look(hours=7 * 24)

@@ -14,7 +14,7 @@ from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import IndexQuery
-from kb_engine.index.score import Ranked, rank
+from kb_engine.index.score import Ranked, above_floor, rank
 from kb_engine.index.words import Analyser
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,10 @@ def answered(
     state = index.stage(Changes(added=batches))
     lookup = Lookup(state, Analyser().words_of(question), None, query)
     found = lookup.best(query, lambda chunks: vectors[chunks - 1])
-    return rank(found, query)
+    ranked = rank(found, query)
+    above, span = above_floor(query, found, ranked[0].score) if ranked else (-1.0, 0.0)
+    above += span * Analyser().covered(question, passage.title, (passage.heading, passage.text), None)
+    return ranked, above < 0
 
 
 @pytest.mark.parametrize("size", SIZES)

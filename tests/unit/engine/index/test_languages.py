@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from kb_engine.index.languages import STEMMERS, UNSPACED, language_of, stemmer
+from kb_engine.index.languages import FUNCTION_WORDS, STEMMERS, UNSPACED, language_of, stemmer
 from kb_engine.index.words import TITLE_SHARE, Analyser, Word, weigh, weigh_words
 from tests.support.stores import Base, new_note, prepared
 
@@ -139,6 +141,39 @@ def test_the_language_of_a_document_is_found(language: str | None) -> None:
 def test_a_few_words_are_not_taken_for_a_language() -> None:
     for text in ("kb reindex --store sqlite", "Hive", "def main(): return 1", "TODO buy milk"):
         assert language_of("", [text]) in (None, "en")
+
+
+@pytest.mark.parametrize("language", STEMMERS)
+def test_function_words_of_a_language_are_left_out_of_a_query_in_it(language: str) -> None:
+    analyser = Analyser()
+    words = FUNCTION_WORDS[language].split()
+    for first, second in pairwise(words):
+        query = f"{first} granit {second}"
+        assert [word[0] for word in analyser.words_of(query, [language])] == ["granit"], query
+    assert analyser.words_of(" ".join(words[:3]), [language])
+
+
+@pytest.mark.parametrize("written", ["کتاب\u200cخانه", "کتابخانه", "کتاب خانه"])
+def test_parts_of_a_persian_word_are_found_joined_and_with_a_blank(written: str) -> None:
+    analyser = Analyser()
+    (chunk,) = analyser.chunks("", [(None, f"در {written} شهر")], "fa")
+    for query in ("کتاب\u200cخانه", "کتاب خانه"):
+        words = analyser.words_of(query, ["fa"])
+        assert len(words) == 2
+        assert all(set(word) & set(chunk.terms) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("query", "languages"),
+    [("die casting", ["de"]), ("when the war is on and the die is cast", ["de", "fr"]), ("la de granit", [])],
+)
+def test_function_words_of_a_language_that_the_query_does_not_have_remain(
+    query: str, languages: list[str]
+) -> None:
+    analyser = Analyser()
+    assert [word[0] for word in analyser.words_of(query, languages)] == [
+        word[0] for word in analyser.words_of(query)
+    ]
 
 
 @pytest.mark.parametrize("language", STEMMERS)

@@ -46,7 +46,7 @@ class Model:
         """The weight of a word of the query; repetitions count with saturation."""
         holding = sum(word in other for other, _, _ in self.chunks)
         repeated = query.split().count(word)
-        idf = math.log((len(self.chunks) + 101) / (holding + 0.5))
+        idf = (1 if holding else 2) * math.log((len(self.chunks) + 101) / (holding + 0.5))
         return idf * (K3 + 1) * repeated / (K3 + repeated)
 
     def scores(self, query: str, mode: m.Mode, tag: str | None) -> dict[int, float]:

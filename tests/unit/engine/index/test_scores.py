@@ -156,6 +156,15 @@ async def test_the_floor_of_a_good_answer_rises_with_the_passages_that_may_answe
     assert (await base.find("", "vector", vector=axis(0))).weak
 
 
+async def test_near_the_floor_of_vectors_the_words_of_the_query_decide(base: Base) -> None:
+    """A word stands in one of the three best passages, which need not be the nearest."""
+    await base.note("granite harbour", vectors=[between(0, 1, 0.3)])
+    for _ in range(2):
+        assert not (await base.find("harbour", "vector", vector=axis(0), top=3)).weak
+        assert (await base.find("copper lantern", "vector", vector=axis(0), top=3)).weak
+        await base.note("zebra", vectors=[between(0, 2, 0.35)])
+
+
 async def test_words_alone_have_a_floor_whatever_their_share(base: Base) -> None:
     await base.note("apple tree")
     for weight in (0.0, 0.5, 1.0):

@@ -7,13 +7,22 @@ from itertools import pairwise
 
 import pytest
 
-from kb_engine.index.words import BACKGROUND, FUNCTION_WORD_SHARE, TITLE_SHARE, Analyser, weigh, weigh_words
+from kb_engine.index.words import (
+    BACKGROUND,
+    FUNCTION_WORD_SHARE,
+    TITLE_SHARE,
+    UNSEEN,
+    Analyser,
+    weigh,
+    weigh_words,
+)
 
 
 def test_a_weight_is_bm25s_over_a_base_that_is_larger() -> None:
     weights = weigh(["appl", "pear", "fig"], [0, 1, 9], 9)
     size = 9 + BACKGROUND
     expected = [math.log1p((size - count + 0.5) / (count + 0.5)) for count in (0, 1, 9)]
+    expected[0] *= UNSEEN
     assert weights.of_terms == pytest.approx(expected)
     assert weights.total_weight == pytest.approx(sum(expected))
 

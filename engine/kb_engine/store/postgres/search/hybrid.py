@@ -25,14 +25,16 @@ from kb_engine.index.port import Candidate, Candidates, IndexQuery
 from kb_engine.index.score import K1, Formula
 from kb_engine.index.words import Analyser, Word, looked_up, weigh_words
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.postgres.connection import Db
+from kb_engine.store.postgres.connection import Db, rows
+from kb_engine.store.postgres.search.building import half_of
 from kb_engine.store.postgres.search.exact import any_holds, score_all, score_few, score_some
-from kb_engine.store.postgres.search.nearest import nearest
-from kb_engine.store.postgres.search.state import State, read_state
+from kb_engine.store.postgres.search.state import State, read_state, selected
 from kb_engine.store.postgres.search.words import Known, Terms, Words, affordable, weighed
 
 FEW_CHUNKS = 2_000
 """Maximum number of chunks that counts as few."""
+_EFFORT = 200
+"""Number of candidates during a graph search (`hnsw.ef_search`)."""
 POOLS = (400, 2_000)
 """Number of chunks found by each method for rescoring; the larger one if the smaller one is not
 conclusive.
@@ -85,7 +87,7 @@ async def _best_of_pools(
     found = await score_all(db, state, deepest, sought)
     for count in (max(each, query.top) for each in POOLS):
         pool = found.best[:count]
-        near = await nearest(db, state, query, count) if by_index else {}
+        near = await _nearest(db, state, query, count) if by_index else {}
         ids = {each.chunk_id for each in pool} | near.keys()
         best = await score_some(db, state, query, sorted(ids), sought + rest)
         if max(len(pool), len(near)) < count or _settled(query, best, pool, near, rest):
@@ -112,3 +114,25 @@ def _settled(
     unseen = Candidate(0, cosine, (bm25 or 0.0) + (K1 + 1) * sum(rest.weights))
     worst, most = Formula(query.mode, query.scoring, rest.total_weight).of([best.best[query.top - 1], unseen])
     return worst >= most
+
+
+async def _nearest(db: Db, state: State, query: IndexQuery, count: int) -> dict[int, float]:
+    """Return about `count` nearest chunks that pass the filters, with their cosines.
+
+    The scan continues until `count` chunks have passed the filters, or `hnsw.max_scan_tuples` (a setting of
+    the server) have been visited.
+    """
+    assert query.vector is not None, "a search by meaning has a vector"
+    # The order of the scan does not matter: all chunks are scored again.
+    await rows(
+        db,
+        "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true), "
+        "set_config('hnsw.ef_search', ?, true)",
+        (str(_EFFORT),),
+    )
+    where, chosen = selected(state, query)
+    half = half_of(state.dimensions)
+    distance = f"v.vector::{half} <#> ?::real[]::{half}"
+    sql = f"SELECT v.chunk_id, -({distance}) FROM vectors v WHERE {where} ORDER BY {distance} LIMIT ?"  # noqa: S608
+    vector = query.vector.tolist()
+    return dict(await rows(db, sql, [vector, *chosen, vector, count]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kb_server.pages.document_pages import good_matches
+from kb_contracts.semantics.search import good_matches
 
 
 @pytest.mark.parametrize(

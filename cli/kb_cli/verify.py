@@ -42,10 +42,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
     except OSError as error:
         raise CliError(Exit.USAGE, f"--report {folder}: {error.strerror}") from error
     settings = client_settings(options)
-    if len(urls := addresses(settings.engine_url)) > 1:
-        raise CliError(Exit.USAGE, f"KB_ENGINE_URL has {len(urls)} addresses; give the URL of one engine")
     target = Target(
-        url=urls[0],
+        url=",".join(addresses(settings.engine_url)),
         api_key=settings.api_key,
         seed=options.seed,
         examples=options.examples,

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -39,7 +40,7 @@ _UUID = "00000000-0000-4000-8000-000000000000"
 _ATTEMPTS = 2
 _WORDS = 40_000
 _WORDS_TO_AWAIT = 3_000
-
+_UNAVAILABLE = frozenset({502, 503, 504})
 
 _PATHS = [
     (operation, re.compile(re.sub(r"{\w+}", "[^/]+", operation.path)))
@@ -52,10 +53,16 @@ class Connections(httpx.Client):
 
     `silent` maps operations with a timed-out request to a message: they are not requested again, since each
     request would take the time-out again. The mapping may be shared.
+
+    Several `urls` name engines of one base, which take turns. As in any client of several engines, a request
+    goes on to the next one if an engine is away, and each change has an idempotency key. Operations with a
+    rate limit go to the last engine first, because each engine counts by itself.
     """
 
-    def __init__(self, *, silent: dict[str, str], **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *, urls: Sequence[str], silent: dict[str, str], **options: Any) -> None:
+        super().__init__(base_url=urls[0], **options)
+        self._hosts = [httpx.URL(url) for url in urls]
+        self._turns = count()
         self._silent = silent
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
@@ -65,13 +72,35 @@ class Connections(httpx.Client):
         if operation in self._silent:
             raise AssertionError(f"{line} was not sent: {self._silent[operation]}")
         try:
-            return super().send(request, **options)
+            if len(self._hosts) == 1:
+                return super().send(request, **options)
+            return self._send_to_any(request, operation, **options)
         except httpx.TimeoutException as error:
             wait = self.timeout.connect if isinstance(error, httpx.ConnectTimeout) else self.timeout.read
             self._silent[operation] = why = f"{line} gave no answer in {wait:g} s"
             raise AssertionError(why) from error
         except httpx.RequestError as error:
             raise AssertionError(f"{line} gave no answer: {str(error) or type(error).__name__}") from error
+
+    def _send_to_any(self, request: httpx.Request, operation: str, **options: Any) -> httpx.Response:
+        """Send a request to one engine after the other; return the response of the first available one."""
+        if operation in ops.BY_ID and ops.BY_ID[operation].mutates:
+            request.headers.setdefault(ops.IDEMPOTENCY_KEY, f"verify {uuid4()}")
+        request.read()  # so that its body can be repeated
+        first = -1 if operation in r.LIMITS else next(self._turns) % len(self._hosts)
+        untried = self._hosts[first:] + self._hosts[:first]
+        while True:
+            host = untried.pop(0)
+            request.url = request.url.copy_with(scheme=host.scheme, host=host.host, port=host.port)
+            request.headers["Host"] = host.netloc.decode()
+            try:
+                response = super().send(request, **options)
+            except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout):
+                if not untried:
+                    raise
+            else:
+                if not untried or response.status_code not in _UNAVAILABLE:
+                    return response
 
     def _operation_of(self, request: httpx.Request) -> str:
         """Return the id of the operation; for an unknown route, the request's line."""

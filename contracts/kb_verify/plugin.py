@@ -35,7 +35,7 @@ _RECORDER = pytest.StashKey["Recorder"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kb", "the engine that is verified")
-    group.addoption("--kb-url", help="its base URL; everything in it is removed")
+    group.addoption("--kb-url", help="its base URL, or several of one base; all is removed")
     group.addoption(
         "--kb-header", action="append", default=[], metavar="NAME:VALUE", help="a header for every request"
     )
@@ -142,11 +142,11 @@ def caller_of(
 def _connections(config: pytest.Config, headers: Mapping[str, str]) -> httpx.Client:
     target = config.stash[_TARGET]
     # Without encryption: loading the system's certificates would be the slowest part of a short run.
-    encrypted = target.url.startswith("https:")
+    encrypted = any(url.startswith("https:") for url in target.urls)
     context = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return Connections(
+        urls=target.urls,
         silent=config.stash[_SILENT],
-        base_url=target.url,
         headers=headers,
         timeout=httpx.Timeout(target.timeout, connect=min(_CONNECT_SECONDS, target.timeout)),
         verify=context,

@@ -38,7 +38,10 @@ KEY_VARIABLE = "KB_VERIFY_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An engine at `url`. `examples` and `seconds` bound the generated requests; all derive from `seed`.
+    """An engine at `url`, or several engines of one base at URLs separated by commas.
+
+    Of several, the last one answers generated requests. `examples` and `seconds` bound these; all derive from
+    `seed`.
 
     An operation without a response in `timeout` seconds is not requested again. `headers` are part of every
     request, beside the key: a simulator selects its namespace by one.
@@ -51,6 +54,10 @@ class Target:
     examples: int = 15
     seconds: float = 60.0
     timeout: float = TIMEOUT
+
+    @property
+    def urls(self) -> list[str]:
+        return [url.strip() for url in self.url.split(",")]
 
     @property
     def all_headers(self) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 SCHEMES = ("postgresql", "postgres")
 
@@ -14,7 +14,10 @@ class NotAnAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`postgresql://user:password@host:port/database?option=value`, checked."""
+    """`postgresql://user:password@host:port/database?option=value`, checked.
+
+    It may name several hosts, separated by commas.
+    """
 
     url: str = field(repr=False)
     printed: str
@@ -37,7 +40,8 @@ def address_of(text: str) -> Address:
     """
     try:
         split = urlsplit(text)
-        port = split.port
+        hosts = [urlsplit(f"//{each}") for each in split.netloc.rpartition("@")[2].split(",")]
+        place = ",".join(_place(each) for each in hosts)
     except ValueError:
         # urllib's message quotes the unreadable part, which may be a part of a password.
         raise NotAnAddress("has no readable host or port; write special characters as %XX") from None
@@ -48,10 +52,14 @@ def address_of(text: str) -> Address:
     if split.fragment:
         raise NotAnAddress("has a # in it; write it as %23")
     user = f"{unquote(split.username)}@" if split.username else ""
-    host = split.hostname or dict(parse_qsl(split.query)).get("host", "")
-    place = f"[{host}]" if ":" in host else host
-    without_password = f"postgresql://{user}{place}{f':{port}' if port else ''}{unquote(split.path)}"
-    return Address(text, without_password)
+    place = place or dict(parse_qsl(split.query)).get("host", "")
+    return Address(text, f"postgresql://{user}{place}{unquote(split.path)}")
+
+
+def _place(split: SplitResult) -> str:
+    """Return host and port in printable form. Raises ValueError: the port is no number."""
+    host = split.hostname or ""
+    return (f"[{host}]" if ":" in host else host) + (f":{split.port}" if split.port else "")
 
 
 def printable(text: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -178,13 +180,26 @@ async def test_a_required_sandbox_that_lacks_a_part_is_an_issue(
     assert ["landlock: the kernel lacks it" in issue for issue in status["issues"]] == [True] * is_issue
 
 
-async def test_a_store_that_is_damaged_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:
+def overwrite(base: Path) -> None:
+    base.write_bytes(b"\xff" * base.stat().st_size)
+
+
+def truncate(base: Path) -> None:
+    os.truncate(base, base.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [overwrite, truncate])
+async def test_a_store_that_is_damaged_is_an_issue_with_its_path(
+    start: Start, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     kb = await start()
     await kb.note("granite")
     await start.stop()
     kb = await start()
+    assert (await kb.http.get("/readyz")).status_code == 200
     base = tmp_path / "engine" / "kb.sqlite"
-    base.write_bytes(b"\xff" * base.stat().st_size)
+    damage(base)
+    problem(await kb.http.get("/readyz"), "not_ready")
     status = await kb.status()
     (issue,) = status["issues"]
     assert issue.startswith(f"The base {base} cannot be read: ")

@@ -21,6 +21,7 @@ from tests.support.engine_http import LONG
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
 SUBMITTED = 152
@@ -35,6 +36,16 @@ def database() -> Iterator[Database]:
     database = asyncio.run(new_database())
     yield database
     give_back(database)
+
+
+@pytest.fixture(params=["direct", "pooled"])
+def pooler(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The settings of engines with and without PgBouncer before the base."""
+    if request.param == "direct":
+        yield {}
+        return
+    with pgbouncer(database, tmp_path) as url:
+        yield {"KB_POSTGRES_POOLER": url}
 
 
 @contextmanager
@@ -78,13 +89,13 @@ def expect_each_once(engine: Running, jobs: dict[int, str]) -> None:
 
 
 def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
-    database: Database, tmp_path: Path
+    database: Database, pooler: dict[str, str], tmp_path: Path
 ) -> None:
     """Another engine takes over its jobs after their leases expire; its uploads are in the base."""
     accepted = threading.Semaphore(0)
     with (
-        engine_on(database.url, tmp_path / "one") as doomed,
-        engine_on(database.url, tmp_path / "other") as other,
+        engine_on(database.url, tmp_path / "one", **pooler) as doomed,
+        engine_on(database.url, tmp_path / "other", **pooler) as other,
     ):
         engines = [doomed, other]
 
@@ -107,12 +118,12 @@ def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
 
 
 def test_one_engine_notifies_the_other_of_completed_and_cancelled_jobs(
-    database: Database, tmp_path: Path
+    database: Database, pooler: dict[str, str], tmp_path: Path
 ) -> None:
     """A long poll ends with a job done by another engine; a cancel stops another engine's work."""
     with (
-        engine_on(database.url, tmp_path / "asking") as asking,
-        engine_on(database.url, tmp_path / "working") as working,
+        engine_on(database.url, tmp_path / "asking", **pooler) as asking,
+        engine_on(database.url, tmp_path / "working", **pooler) as working,
     ):
         jobs = [asking.post("/jobs", json={"text": f"granite {number}"})["id"] for number in range(6)]
         for job_id in jobs:

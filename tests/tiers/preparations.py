@@ -17,7 +17,7 @@ _TARGETS = ("server", "engine-slim", "engine", "simulator", "runner")
 
 def _debian_package(name: str) -> None:
     """Install a package of Debian, unless its command is there."""
-    if shutil.which(name) is None:
+    if shutil.which(name) is None and shutil.which(name, path="/usr/sbin") is None:
         _run("apt-get", "-o", "Acquire::Retries=3", "update", "-qq")
         _run("apt-get", "-o", "Acquire::Retries=3", "install", "-y", "-qq", "--no-install-recommends", name)
 
@@ -44,6 +44,7 @@ def _images() -> None:
 PREPARATIONS: dict[str, Callable[[], None]] = {
     "browser": lambda: _debian_package("chromium"),
     "proxy": lambda: _debian_package("nginx"),
+    "pooler": lambda: _debian_package("pgbouncer"),
     "wrk": lambda: _debian_package("wrk"),
     "node": node.install,
     "images": _images,

@@ -74,6 +74,7 @@ TIERS = (
             "cli/kb_cli/check.py",
             "cli/kb_cli/migrate.py",
         ),
+        needs=("pooler",),
     ),
     Tier(
         "server",

@@ -126,7 +126,7 @@ def send(phase: Phase, target: Target, tally: Tally, contract: dict[str, Any]) -
     phases[Phase.STATEFUL.value]["inference"] = {"algorithms": []}
     config = schemathesis.Config.from_dict(
         {
-            "base-url": target.url,
+            "base-url": target.urls[-1],
             "seed": target.seed,
             "headers": target.all_headers,
             "continue-on-failure": True,

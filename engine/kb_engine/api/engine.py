@@ -187,6 +187,7 @@ class StateApi:
         """Refresh counts and storage figures; return the issues of the storage."""
         engine = self._engine
         try:
+            engine.store.check_file()
             counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.failed)
             uploads = await engine.spool.size()
             lost = await engine.store.lost_vectors()

@@ -196,8 +196,12 @@ class Store(ABC):
 
     async def ping(self) -> None:
         """Check that the base can be read and written."""
+        self.check_file()
         await self._run_write(state.ping, makes_room=False)
         await self.read(state.generation)
+
+    def check_file(self) -> None:  # noqa: B027 - a base on a server has no file
+        """Raise `EngineError` if the file of the base, where it has one, is gone or has become shorter."""
 
     @abstractmethod
     def original(self, sha256: str) -> AsyncGenerator[bytes, None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kb_engine.address import address_of
 from kb_engine.store.postgres.opening import filled_by
 from kb_engine.store.postgres.opening import reindex_postgres as reindex
 from kb_engine.store.postgres.postgres_settings import PostgresSettings
@@ -31,6 +32,7 @@ async def open_base(
     assert address is not None
     store = await open_postgres(
         address,
+        pooler=address_of(own.postgres_pooler) if own.postgres_pooler else None,
         embedder=embedder,
         bounds=bounds,
         lease_seconds=own.lease_seconds,

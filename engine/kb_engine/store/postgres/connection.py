@@ -2,6 +2,11 @@
 
 The number of connections is bounded, and every fault maps to an error of the contract. Statements have a `?`
 for each value, as on SQLite, so that both databases share SQL.
+
+A pooler that gives a connection of the server for one transaction only, as PgBouncer does, may stand before
+the pool. Then nothing may depend on the session: no statement is prepared by name, and each transaction sets
+its own parameters. Connections outside the pool are direct: those of the listener, of migrations and of the
+build of the index, which hold a session.
 """
 
 from __future__ import annotations
@@ -161,6 +166,14 @@ async def connect(address: Address, *, search_path: str = f"{SCHEMA}, public", n
 def _settings(search_path: str) -> dict[str, str]:
     return {
         "application_name": "kb",
+        "timezone": "UTC",
+        **_parameters(search_path),
+    }
+
+
+def _parameters(search_path: str) -> dict[str, str]:
+    """Return the parameters of a session that a pooler does not take over."""
+    return {
         "search_path": search_path,
         # Plan for the actual values: the best plan depends on how many rows a filter leaves.
         "plan_cache_mode": "force_custom_plan",
@@ -168,7 +181,6 @@ def _settings(search_path: str) -> dict[str, str]:
         "jit": "off",
         # Enough to keep the scores of a hundred thousand chunks in memory instead of a temporary file.
         "work_mem": "64MB",
-        "timezone": "UTC",
     }
 
 
@@ -181,11 +193,15 @@ async def _keep(_db: Db) -> None:
 
 
 class Connections:
-    """A bounded pool, opened on first use."""
+    """A bounded pool, opened on first use; it leads to the base or, if `is_pooled`, to a pooler before it."""
 
-    def __init__(self, address: Address, search_path: str) -> None:
+    def __init__(self, address: Address, search_path: str, *, is_pooled: bool = False) -> None:
         self._address = address
-        self._search_path = search_path
+        self._settings = _settings(search_path)
+        self._of_transactions: dict[str, str] = {}
+        if is_pooled:
+            self._of_transactions = _parameters(search_path)
+            self._settings = {name: self._settings[name] for name in ("application_name", "timezone")}
         self._pool: Any = None
         self._opening = asyncio.Lock()
         self._writers = asyncio.Semaphore(WRITERS)
@@ -205,6 +221,23 @@ class Connections:
             # A commit is final even if the connection is lost now: the pool replaces it.
             with suppress(*GONE):
                 await asyncio.shield(pool.release(db))
+
+    async def begin(self, db: Db) -> None:
+        """Set the parameters of a transaction that has begun, unless the session has them."""
+        if named := self._of_transactions:
+            each = ", ".join("set_config(?, ?, true)" for _ in named)
+            await rows(db, f"SELECT {each}", [text for pair in named.items() for text in pair])
+
+    @asynccontextmanager
+    async def statements(self) -> AsyncIterator[Db]:
+        """Acquire a connection for statements outside a transaction; behind a pooler they are one."""
+        async with self.one() as db:
+            if not self._of_transactions:
+                yield db
+                return
+            async with db.transaction():
+                await self.begin(db)
+                yield db
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Db]:
@@ -229,7 +262,9 @@ class Connections:
                     timeout=CONNECT_SECONDS,
                     command_timeout=WRITE_SECONDS,
                     max_inactive_connection_lifetime=IDLE_SECONDS,
-                    server_settings=_settings(self._search_path),
+                    server_settings=self._settings,
+                    # A name would be unknown to the server's next connection.
+                    **({"statement_cache_size": 0} if self._of_transactions else {}),
                     init=_prepare,
                     reset=_keep,
                 )

@@ -26,7 +26,7 @@ from kb_engine.store.port import (
     check_shape,
 )
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, rows, value
+from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, connect, rows, value
 from kb_engine.store.postgres.search.building import remove_index
 from kb_engine.store.postgres.search.renewal import renew_one
 from kb_engine.store.postgres.transaction import layout_version, lock_base, set_embedder
@@ -36,6 +36,11 @@ WAIT_SECONDS = 15.0
 _AGAIN_SECONDS = 0.25
 _FOR_GOOD = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
+_DATABASE = (
+    "SELECT c.system_identifier, d.oid FROM pg_control_system() c, pg_database d "
+    "WHERE d.datname = current_database()"
+)
+"""Identifies a database in a server and its copies."""
 _WITHOUT_LANGUAGE = (
     "INSERT INTO outdated_words SELECT id FROM documents WHERE language IS NULL ON CONFLICT DO NOTHING"
 )
@@ -62,6 +67,19 @@ async def prepare(
                 await set_embedder(db, bound)
         newest = await value(db, "SELECT max(created_at) FROM idempotency")
         return str(await value(db, "SELECT current_setting('search_path')")), bound, newest
+
+
+async def check_pooler(address: Address, pooler: Address, connections: Connections) -> None:
+    """Check that `connections` lead through the `pooler` to the base at `address`. Raises `BaseRefused`."""
+    with _refusals(pooler, "KB_POSTGRES_POOLER"):
+        db = await connect(address)
+        try:
+            direct = await rows(db, _DATABASE)
+        finally:
+            await db.close()
+        async with connections.statements() as db:
+            if await rows(db, _DATABASE) != direct:
+                raise NotABase(pooler, "KB_POSTGRES_POOLER leads to another database than KB_STORE.")
 
 
 async def filled_by(address: Address) -> EmbedderIdentity:
@@ -112,7 +130,7 @@ async def _reached(address: Address, wait: float) -> Db:
 
 
 @contextmanager
-def _refusals(address: Address) -> Iterator[None]:
+def _refusals(address: Address, setting: str = "KB_STORE") -> Iterator[None]:
     try:
         yield
     except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError) as error:
@@ -121,12 +139,12 @@ def _refusals(address: Address) -> Iterator[None]:
         raise BaseUnwritable(address, f"{error}. Look at the server: is its disk full?") from error
     except asyncpg.ClientConfigurationError as error:
         # The driver's message may quote the address with its password.
-        raise BaseUnreachable(address, "its address cannot be used. Check KB_STORE.") from error
+        raise BaseUnreachable(address, f"its address cannot be used. Check {setting}.") from error
     except (asyncpg.SyntaxOrAccessError, asyncpg.IntegrityConstraintViolationError) as error:
         raise NotABase(address, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
     except GONE as error:
         why = f"{error or type(error).__name__}".rstrip(".")
-        raise BaseUnreachable(address, f"{why}. Check KB_STORE and the server.") from error
+        raise BaseUnreachable(address, f"{why}. Check {setting} and the server.") from error
 
 
 async def _extension(db: Db, address: Address) -> str:

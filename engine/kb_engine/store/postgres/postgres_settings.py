@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 
 from kb_config.parts import PartSettings
-from kb_config.settings import Setting
+from kb_config.settings import Setting, SettingsError
+from kb_engine.address import NotAnAddress, address_of, printable
 
 EXACT_BELOW = 20_000
 """Number of chunks from which the HNSW index is built. Comparing as many vectors with a query takes twice the
@@ -36,3 +37,18 @@ class PostgresSettings(PartSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0),
     ] = EXACT_BELOW
+    postgres_pooler: Annotated[
+        str,
+        Setting(
+            "KB_POSTGRES_POOLER",
+            "address of the base through PgBouncer, for transactions; KB_STORE is then the direct address",
+            printable=printable,
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        try:
+            if self.postgres_pooler:
+                address_of(self.postgres_pooler)
+        except NotAnAddress as error:
+            raise SettingsError(f"KB_POSTGRES_POOLER: the address of the pooler {error}") from error

@@ -12,9 +12,9 @@ every third of a lease   renew the leases and unaccepted files of this engine
                          remove the files of uploads that have ended without acceptance
 LISTEN                   pass events of other engines to this engine's workers and waiting requests
 
-A queued job is offered to this engine's own workers. If they have no room, one other engine is called; each
-engine also looks at the queue now and then. The end of a job is reported to all engines, because any may have
-a waiting request.
+A queued job is offered to this engine's own workers. If they have no room, one other engine is called, which
+calls the next one if it has no room either; each engine also looks at the queue now and then. The end of a
+job is reported to all engines, because any may have a waiting request.
 
 Uploads are stored in the database, in parts, so that any engine that takes a job has its file:
 
@@ -73,7 +73,7 @@ from kb_engine.store.postgres.connection import (
     value,
     was_cut_off,
 )
-from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
+from kb_engine.store.postgres.opening import WAIT_SECONDS, check_pooler, prepare
 from kb_engine.store.postgres.postgres_settings import EXACT_BELOW, LEASE_SECONDS
 from kb_engine.store.postgres.search.building import keep_index
 from kb_engine.store.postgres.search.hybrid import find_candidates
@@ -105,13 +105,14 @@ _ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
 _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
 
 _ALONE_SECONDS = 1.0
-"""Time without calls after no other engine was found, in seconds; a new one looks at the queue by itself."""
+"""Time without calls after no engine was left to call, in seconds: all have work, or there is no other."""
 _NOTIFY = "SELECT pg_notify(?, ?)"
 _CALL_ONE = (
     "SELECT pg_notify(?, 'queued ' || pid || ' ' || ?) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND application_name = ? AND pid <> ? ORDER BY random() LIMIT 1"
+    "WHERE datname = current_database() AND application_name = ? AND pid <> ALL (?::int[]) "
+    "ORDER BY random() LIMIT 1"
 )
-"""Calls any of the other engines, without the one that calls."""
+"""Calls any of the engines that had no chance to take the job."""
 
 _COPY = "part-"
 _YOUNG_SECONDS = 60.0  # another engine using this folder may have created a copy and not locked it yet
@@ -123,6 +124,7 @@ async def open_postgres(
     address: Address,
     *,
     embedder: EmbedderIdentity,
+    pooler: Address | None = None,
     bounds: Bounds = DEFAULT_BOUNDS,
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = utc_now,
@@ -136,13 +138,19 @@ async def open_postgres(
 
     From `exact_below` chunks on, searches by meaning use an approximate index (`postgres/search`). `index`
     answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
-    target of an unfinished migration.
+    target of an unfinished migration. Transactions go through the `pooler`, if there is one.
 
     Raises:
         BaseRefused: the base cannot be opened; the message is for the operator.
     """
     search_path, bound, newest = await prepare(address, embedder, wait, unfinished=unfinished)
-    connections = Connections(address, search_path)
+    connections = Connections(pooler or address, search_path, is_pooled=pooler is not None)
+    if pooler is not None:
+        try:
+            await check_pooler(address, pooler, connections)
+        except BaseException:
+            await connections.close()
+            raise
     steady = SteadyClock(clock, elapsed, newest)
     store = PostgresStore(
         address, connections, search_path, bound, bounds, lease_seconds, steady, exact_below
@@ -182,6 +190,9 @@ class PostgresStore(Store):
         self._background: list[asyncio.Task[None]] = []
         self._callback: StoreEventCallback = lambda _: False
         self._alone_until = 0.0
+        self._owed: dict[str, list[int]] = {}
+        """The calls to be made, by lane, with the listeners of the engines that have no room."""
+        self._owing = asyncio.Event()
         self._listener = 0
         """The process of the server that serves the listener."""
 
@@ -205,6 +216,7 @@ class PostgresStore(Store):
         self._background = [
             asyncio.create_task(self._listen(callback), name="kb-store-listener"),
             asyncio.create_task(self._beat_often(), name="kb-store-heartbeat"),
+            asyncio.create_task(self._call_on(), name="kb-store-calls"),
         ]
         if self._follower is None:
             keeping = keep_index(
@@ -234,9 +246,12 @@ class PostgresStore(Store):
             if kind in {"ended", "cancelled", "cleared"}:  # ignores unknown events of later engines
                 callback(StoreEvent(kind, subject or None))  # type: ignore[arg-type]
             elif kind == "queued":
-                called, _, lane = subject.partition(" ")
-                if called in {"", str(self._listener)}:  # engines of earlier versions call all
-                    callback(StoreEvent("queued", lane=lane or None))  # type: ignore[arg-type]
+                called, lane, busy, *_ = *subject.split(" "), "", ""
+                if called not in {"", str(self._listener)}:  # engines of earlier versions call all
+                    return
+                has_room = callback(StoreEvent("queued", lane=lane or None))  # type: ignore[arg-type]
+                if busy and not has_room:
+                    self._owe(lane, [int(each) for each in busy.split(",")])
 
         wait = _FIRST_WAIT
         while True:
@@ -349,6 +364,7 @@ class PostgresStore(Store):
             transaction = db.transaction()
             try:
                 await transaction.start()
+                await self._connections.begin(db)
                 await expect_layout(db, self._layout)
                 write = PostgresWrite(
                     db,
@@ -388,9 +404,35 @@ class PostgresStore(Store):
         for event in events:
             if event.kind != "queued":
                 await value(db, _NOTIFY, (CHANNEL, f"{event.kind} {event.job_id or ''}".rstrip()))
-            elif not self._callback(event) and self._alone_until < (now := time.monotonic()):
-                called = await changed(db, _CALL_ONE, (CHANNEL, event.lane or "", LISTENER, self._listener))
-                self._alone_until = 0.0 if called else now + _ALONE_SECONDS
+            elif not self._callback(event):
+                await self._call(db, event.lane or "", [])
+
+    async def _call(self, db: Db, lane: str, busy: list[int]) -> None:
+        """Call an engine that is not `busy` for a queued job, later if there was none a moment ago."""
+        if time.monotonic() < self._alone_until:
+            self._owe(lane, busy)
+            return
+        left_out = [*busy, self._listener]
+        call = f"{lane} {','.join(map(str, left_out))}"
+        if not await changed(db, _CALL_ONE, (CHANNEL, call, LISTENER, left_out)):
+            self._alone_until = time.monotonic() + _ALONE_SECONDS
+
+    def _owe(self, lane: str, busy: list[int]) -> None:
+        self._owed[lane] = busy
+        self._owing.set()
+
+    async def _call_on(self) -> None:
+        """Make the calls that are owed."""
+        while True:
+            await self._owing.wait()
+            await asyncio.sleep(max(0.0, self._alone_until - time.monotonic()))
+            self._owing.clear()
+            owed, self._owed = self._owed, {}
+            # After a fault the remaining engines find the job at their next poll.
+            with suppress(*GONE, EngineError, asyncpg.PostgresError):
+                async with self._connections.one() as db:
+                    for lane, busy in owed.items():
+                        await self._call(db, lane, busy)
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]], *, readonly: bool = True) -> T:
         if self._closing is not None:
@@ -403,6 +445,7 @@ class PostgresStore(Store):
             try:
                 async with asyncio.timeout(READ_SECONDS):
                     async with db.transaction(isolation=isolation, readonly=readonly):
+                        await self._connections.begin(db)
                         return await work(PostgresRead(db, self._clock))
             except GONE as error:
                 if was_cut_off(db, error):
@@ -569,7 +612,7 @@ class PostgresSpool(Spool):
     @asynccontextmanager
     async def _one(self) -> AsyncIterator[Db]:
         with as_engine_errors():
-            async with self._connections.one() as db:
+            async with self._connections.statements() as db:
                 yield db
 
 

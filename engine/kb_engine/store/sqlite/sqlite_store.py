@@ -15,6 +15,7 @@ and each write is repeated in a transaction of its own, so that a failing write 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 from collections import deque
@@ -169,6 +170,8 @@ class SqliteStore(Store):
         self._originals = originals
         self._context = context
         self._log_pages = 0
+        self._least_size = 0.0
+        """Size of the file at the last check, in bytes: it never shrinks. Infinite once it has."""
         self._publish: Callable[[StoreEvent], object] = lambda _: None
         self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
@@ -199,6 +202,16 @@ class SqliteStore(Store):
                 yield block
         finally:
             file.close()
+
+    def check_file(self) -> None:
+        try:
+            size = self._lock.path.stat().st_size
+        except OSError as error:
+            raise EngineError("internal", f"Its file cannot be read: {error.strerror}.") from error
+        if size < self._least_size:
+            self._least_size = math.inf
+            raise EngineError("internal", "Its file was truncated. Restore the base from a copy.")
+        self._least_size = size
 
     async def make_room(self) -> bool:
         """Drop old versions if they have original files. Pages freed in the base stay in it; only removed

@@ -285,6 +285,13 @@ async def test_tables_of_other_programs_in_the_database_are_ignored() -> None:
     assert await empty.value("SELECT count(*) FROM public.documents") == 0
 
 
+async def test_a_pooler_of_another_database_is_refused(database: Database) -> None:
+    other = await new_database()
+    with pytest.raises(NotABase, match="KB_POSTGRES_POOLER leads to another database"):
+        await open_postgres(database.address, embedder=EMBEDDER, pooler=other.address)
+    give_back(other)
+
+
 async def test_a_database_user_without_write_permission_is_refused(database: Database) -> None:
     name = f"reader_of_{database.name}"
     await database.execute(f"CREATE ROLE {name} LOGIN")
@@ -310,9 +317,18 @@ async def test_a_server_that_lets_nobody_in_is_one_line_without_the_password(
     assert str(address_of(url)) in str(caught.value)
 
 
-async def test_a_base_is_reached_by_a_socket_too(database: Database) -> None:
-    url = f"postgresql://kb@/{database.name}?host={database.server.folder}&port={database.server.port}"
-    store = await open_postgres(address_of(url), embedder=EMBEDDER, wait=0)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://kb@/{name}?host={server.folder}&port={server.port}",
+        "postgresql://kb@127.0.0.1:1,127.0.0.1:{server.port}/{name}?target_session_attrs=read-write",
+    ],
+)
+async def test_a_base_is_reached_by_a_socket_and_at_the_second_of_two_hosts(
+    database: Database, url: str
+) -> None:
+    address = address_of(url.format(name=database.name, server=database.server))
+    store = await open_postgres(address, embedder=EMBEDDER, wait=0)
     await store.ping()
     await store.close()
 

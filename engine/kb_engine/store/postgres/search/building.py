@@ -77,7 +77,7 @@ async def keep_index(
     pause, known = CHECK_SECONDS, False
     while True:
         try:
-            async with connections.one() as db:
+            async with connections.statements() as db:
                 await expect_layout(db, layout)
                 due = await index_due(db, exact_below)
             if due is not None:

@@ -33,7 +33,7 @@ async def keep_words(connections: Connections, layout: int) -> None:
     renewed = 0
     while True:
         try:
-            async with connections.one() as db, db.transaction():
+            async with connections.statements() as db, db.transaction():
                 await lock_base(db, shared=True)
                 await expect_layout(db, layout)
                 if not await renew_one(db):

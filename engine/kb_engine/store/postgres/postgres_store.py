@@ -96,6 +96,10 @@ BEATS = 3
 _FILE_LEASES = 4
 """Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
+_SILENT_SECONDS = 15.0
+"""Time between looks if the server of the listener still answers, in seconds: one without power closes no
+connection.
+"""
 _EMPTYING_SECONDS = 5
 
 PART_BYTES = 1024 * 1024
@@ -263,8 +267,11 @@ class PostgresStore(Store):
                     db.add_termination_listener(lambda _, lost=lost: lost.set())
                     await db.add_listener(CHANNEL, receive)
                     callback(StoreEvent("resumed"))
-                    if not db.is_closed():
-                        await lost.wait()
+                    while not db.is_closed():
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(lost.wait(), _SILENT_SECONDS)
+                            break
+                        await db.execute(f"LISTEN {CHANNEL}", timeout=_SILENT_SECONDS)  # has no effect
                 finally:
                     with suppress(*GONE, asyncpg.PostgresError):
                         await db.close(timeout=1.0)

@@ -138,7 +138,8 @@ async def open_postgres(
     index: Index | None = None,
     unfinished: bool = False,
 ) -> PostgresStore:
-    """Open the base at `address`, creating or migrating it first; wait up to `wait` seconds for its server.
+    """Open the base at `address`, creating or migrating it first; wait up to `wait` seconds for its server
+    and the pooler.
 
     From `exact_below` chunks on, searches by meaning use an approximate index (`postgres/search`). `index`
     answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
@@ -151,7 +152,7 @@ async def open_postgres(
     connections = Connections(pooler or address, search_path, is_pooled=pooler is not None)
     if pooler is not None:
         try:
-            await check_pooler(address, pooler, connections)
+            await check_pooler(address, pooler, connections, wait)
         except BaseException:
             await connections.close()
             raise

@@ -293,6 +293,29 @@ async def test_a_pooler_of_another_database_is_refused(database: Database) -> No
     give_back(other)
 
 
+async def test_a_pooler_that_starts_after_the_engine_is_waited_for(database: Database) -> None:
+    is_up = False
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            target.write(data)
+        target.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal is_up
+        if is_up:
+            beyond, to_it = await asyncio.open_connection("127.0.0.1", database.server.port)
+            await asyncio.gather(copy(reader, to_it), copy(beyond, writer))
+        writer.close()
+        is_up = True
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as pooler:
+        url = f"postgresql://kb@127.0.0.1:{pooler.sockets[0].getsockname()[1]}/{database.name}"
+        store = await open_postgres(database.address, embedder=EMBEDDER, pooler=address_of(url))
+        await store.ping()
+        await store.close()
+
+
 async def test_a_database_user_without_write_permission_is_refused(database: Database) -> None:
     name = f"reader_of_{database.name}"
     await database.execute(f"CREATE ROLE {name} LOGIN")

@@ -75,8 +75,9 @@ def main(folder: Path) -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
     name, version = project["name"], project["version"]
     wheel = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    with ZipFile(folder / f"{name}-{version}.mcpb", "w", ZIP_DEFLATED) as archive:
-        for path, content in bundled(project, wheel).items():
+    files = bundled(project, wheel)
+    with ZipFile(folder / f"{name}-{version}.mcpb", "w") as archive:
+        for path, content in files.items():
             archive.writestr(ZipInfo(path), content, ZIP_DEFLATED)  # ZipInfo has a fixed date
 
 

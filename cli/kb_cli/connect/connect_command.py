@@ -82,7 +82,8 @@ def run(options: argparse.Namespace, out: Output) -> None:
     change_skill = skill is not None and found == (own if options.undo else "")
     if after != before or change_skill:
         if not out.as_json:
-            out.text(_difference(file, before, after, server))
+            if after != before:
+                out.text(_difference(file, before, after, server))
             if change_skill:
                 out.text(f"{'---' if options.undo else '+++'} {skill} (the skill)")
         if not options.yes and not confirmed(f"Change {file if after != before else skill}?"):

@@ -250,13 +250,15 @@ async def collections(visit: Visit) -> web.Response:
     )
 
 
-def _facets(visit: Visit, shown: Sequence[Sequence[str]], given: Sequence[str]) -> list[tuple[str, int, str]]:
-    """Return the tags that some but not all of what is shown has, each with its count and its address."""
-    counts = Counter(tag for tags in shown for tag in tags if tag not in given)
+def _facets(
+    visit: Visit, listed: Sequence[Sequence[str]], given: Sequence[str]
+) -> list[tuple[str, int, str]]:
+    """Return the tags of some of the documents, but not of all, each with its count and its address."""
+    counts = Counter(tag for tags in listed for tag in tags if tag not in given)
     return [
         (tag.removeprefix(PREFIX), count, visit.narrowed(tag))
         for tag, count in counts.most_common(_FACETS)
-        if count < len(shown)
+        if count < len(listed)
     ]
 
 

@@ -80,7 +80,7 @@ _LABEL = re.compile(
 _NO_TITLE = re.compile(
     r"(?:a?pr[eéä][sz]ent\w+ (?:standard )?(?:de |do |di )?)?powerpoint(?:[ -]?pr[eéä][sz]ent\w+)?"
     r"|presentation|document|paper title \(use .*|(?:no )?title|none|untitled(?:[ _-]?\d+| document)?"
-    r"|documento? s[ae]ns? t[ií]t\w+|unbenanntes dokument|doi:\S+"
+    r"|\(anonymous\)|documento? s[ae]ns? t[ií]t\w+|unbenanntes dokument|doi:\S+"
     r"|(?:\w+://|www\.|[\w-]+(?:\.[\w-]+)+(?::\d+)?/)\S*|[\W\d_]*",
     re.IGNORECASE,
 )

@@ -84,6 +84,7 @@ def test_a_page_tree_that_was_mended_is_read() -> None:
         ("TCP/IP Illustrated", "# Pumps", "TCP/IP Illustrated"),
         ("88300 162..177", "# Pumps", "Pumps"),
         ("Presentación de PowerPoint", "text", None),
+        ("(anonymous)", "text", None),
         ("Release 23.7.R1", "# Pumps", "Release 23.7.R1"),
         (None, "text\n\n## Pumps", None),
         (None, "# Table of Contents\n\nPumps 3", None),

@@ -125,6 +125,39 @@ def test_a_plain_request_is_for_the_fast_path(both: Both) -> None:
     assert both.taken >= wanted
 
 
+ECHO = {"name": "echo", "arguments": GOOD["echo"]}
+FOR_THE_KERNEL: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, str]]] = {
+    "an envelope of another version": (
+        "tools/call", ECHO, {"io.modelcontextprotocol/protocolVersion": "2025-11-25"}, {}
+    ),
+    "another method in the header": ("tools/call", ECHO, {}, {"Mcp-Method": "tools/list"}),
+    "another tool in the header": ("tools/call", ECHO, {}, {"Mcp-Name": "steps"}),
+    "a cursor": ("tools/list", {"cursor": "x"}, {}, {}),
+    "a further member of a call": ("tools/call", {**ECHO, "task": {}}, {}, {}),
+    "arguments in a list": ("tools/call", {**ECHO, "arguments": []}, {}, {}),
+    "an unknown tool": ("tools/call", {**ECHO, "name": "nothing"}, {}, {}),
+    "a name that is no text": ("tools/call", {**ECHO, "name": 1}, {}, {}),
+    "progress": ("tools/call", ECHO, {"progressToken": "p"}, {}),
+    "capabilities that are no object": (
+        "tools/call", ECHO, {"io.modelcontextprotocol/clientCapabilities": 1}, {}
+    ),
+    "another method": ("ping", {}, {}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOR_THE_KERNEL)
+def test_an_odd_request_is_left_to_the_kernel(both: Both, name: str) -> None:
+    method, params, meta, headers = FOR_THE_KERNEL[name]
+    for usual in (request("tools/list"), request("tools/call", ECHO)):
+        both.answers("fake", list(modern_headers(usual).items()), json.dumps(modern(usual)).encode())
+    wanted = both.taken
+    message = request(method, params)
+    sent = sent_of("fake", modern_headers(message, **headers), modern(message, **meta))
+    fast, kernel = both.answers(sent.toolset, sent.headers, sent.body)
+    assert fast == kernel
+    assert both.taken == wanted
+
+
 @pytest.mark.parametrize("version", [MODERN, None, *HANDSHAKE_PROTOCOL_VERSIONS])
 def test_links_follow_the_text_where_the_version_has_them(both: Both, version: str | None) -> None:
     message = request("tools/call", {"name": "kb_get", "arguments": GOOD["kb_get"]})

@@ -347,16 +347,20 @@ class Analyser:
             terms = list(chain(titled_terms, *(part.terms for part in parts)))
             yield AnalysedChunk(terms, titled.length + sum(part.length for part in parts))
 
-    def covered(self, query: str, title: str, chunk: tuple[str | None, str], language: str | None) -> float:
-        """Return the share of a query's words in a chunk, given as heading and text; 1 without words."""
+    def covered(
+        self, query: str, title: str, chunk: tuple[str | None, str], language: str | None
+    ) -> float | None:
+        """Return the share of a query's words in a chunk, given as heading and text; None without words."""
         words = {
             word
             for word in self.words_of(query, [language] if language else [])
             if not is_identifier(word[0])
         }
+        if not words:
+            return None
         (analysed,) = self.chunks(title, [chunk], language)
         found = set(analysed.terms)
-        return sum(not found.isdisjoint(word) for word in words) / len(words) if words else 1.0
+        return sum(not found.isdisjoint(word) for word in words) / len(words)
 
     def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
         text = plain(text)

@@ -10,7 +10,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Selection
-from kb_engine.index.score import COVERING, Ranked, above_floor, rank
+from kb_engine.index.score import COVERED, COVERING, Ranked, above_floor, rank
 from kb_engine.index.words import Analyser
 from kb_engine.store.clock import stamp
 from kb_engine.store.port import Found, Query
@@ -120,7 +120,7 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
 
 
 async def _covered(read: Read, query: Query, best: Sequence[Ranked]) -> float:
-    """Return the greatest share of the query's words in one of these passages."""
+    """Return the greatest share of the query's words in one of these passages; `COVERED` without words."""
     within, reached = read.within("d.id")
     rows = await read.rows(
         "SELECT d.title, c.heading, c.text, d.language "  # noqa: S608
@@ -134,7 +134,7 @@ async def _covered(read: Read, query: Query, best: Sequence[Ranked]) -> float:
             analyser.covered(query.text, title, (heading, text), language)
             for title, heading, text, language in rows
         )
-        return max(shares, default=0.0)
+        return max((share for share in shares if share is not None), default=COVERED)
 
     return await read.computed(greatest, rows)
 

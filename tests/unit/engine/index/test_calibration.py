@@ -54,7 +54,9 @@ def answered(
     found = lookup.best(query, lambda chunks: vectors[chunks - 1])
     ranked = rank(found, query)
     above, span = above_floor(query, found, ranked[0].score) if ranked else (-1.0, 0.0)
-    above += span * Analyser().covered(question, passage.title, (passage.heading, passage.text), None)
+    share = Analyser().covered(question, passage.title, (passage.heading, passage.text), None)
+    assert share is not None
+    above += span * share
     return ranked, above < 0
 
 

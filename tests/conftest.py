@@ -64,11 +64,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="session", autouse=True)
 def _small_reserve() -> Iterator[None]:
-    """Reserve a sixteenth for each base: 16 MiB in memory take a third of the time of an opening."""
     from kb_engine.store.sqlite import reserve  # only in processes that run tests
+    from tests.support.new_base import RESERVE_DIVISOR
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reserve, "RESERVE_BYTES", reserve.RESERVE_BYTES // 16)
+        patch.setattr(reserve, "RESERVE_BYTES", reserve.RESERVE_BYTES // RESERVE_DIVISOR)
         yield
 
 

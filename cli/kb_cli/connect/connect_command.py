@@ -19,7 +19,7 @@ import httpx
 import msgspec
 import tomlkit
 
-from kb_cli.config import is_set, read
+from kb_cli.config import is_set, read, server_base
 from kb_cli.connect.clients import (
     CLIENTS,
     Client,
@@ -33,7 +33,6 @@ from kb_cli.connect.clients import (
 from kb_cli.connect.editing import NotEditable, member_of, with_member, without_member
 from kb_cli.output import CliError, Exit, Output, confirmed
 from kb_config.settings import SettingsError
-from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import EXTRA, EXTRA_USE, checked_names
 
@@ -223,7 +222,7 @@ def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
             engine["KB_ENGINE_CA"] = str(Path(settings.engine_ca).absolute())
     else:
         engine = {"KB_HOME": str(settings.home.absolute())}
-    return Server(url or f"{http_base(settings)}/mcp", settings.api_key, engine, settings.engine_api_key)
+    return Server(url or f"{server_base(options)}/mcp", settings.api_key, engine, settings.engine_api_key)
 
 
 def _show(client: Client, entries: Entry, file: Path, out: Output) -> None:

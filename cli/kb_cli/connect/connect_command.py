@@ -59,7 +59,7 @@ State: TypeAlias = Literal[
     "no file",
     "file not readable",
 ]
-ADVICE = "set KB_MCP_API_KEY to a key (kb keys create prints one), then run: kb connect {}"
+ADVICE = "with a key that kb keys create printed, run: KB_MCP_API_KEY=KEY kb connect {}"
 """The remedy for a key that is missing or refused, with the name of the client."""
 
 

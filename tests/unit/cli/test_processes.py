@@ -104,11 +104,12 @@ def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
 def test_up_names_the_header_where_named_keys_exist(tmp_path: Path) -> None:
     home = tmp_path / "home"
     ended("keys", "create", "ci", KB_HOME=str(home))
-    with running_stack(home, KB_EMBEDDER="hash", LOG_LEVEL="warn") as stack:
+    with running_stack(home, "--home", str(home), KB_EMBEDDER="hash", LOG_LEVEL="warn") as stack:
         shown = stack.process.output()
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $TOKEN"\n' in shown
     assert "kb keys create prints it" in shown
+    assert f"kb connect and other commands:\n  export KB_HOME={home}\n" in shown
 
 
 def test_doctor_finds_nothing_wrong_with_a_stack_that_runs(stack: Stack, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ _SECRET = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """A name and its secret value in JSON, TOML, an argument or a header."""
+_SKILL = Path(__file__).with_name("SKILL.md")
 
 
 State: TypeAlias = Literal[
@@ -99,24 +100,34 @@ def run(options: argparse.Namespace, out: Output) -> None:
     before = after = _text_of(file)
     try:
         for name, each in entries.items():
-            found = member_of(after, client.format, client.place, name)
-            entries[name] = merged(found, each)
+            present = member_of(after, client.format, client.place, name)
+            entries[name] = merged(present, each)
             if options.undo:
                 after = without_member(after, client.format, client.place, name)
-            elif found != entries[name]:
+            elif present != entries[name]:
                 after = with_member(after, client.format, client.place, name, entries[name])
     except NotEditable as error:
         hint = f"edit it by hand: kb connect {options.client} --print shows the entry"
         raise CliError(Exit.FAILED, f"{file} {error}; {hint}") from error
-    if after != before:
+    skill = None if client.skill is None else client.skill(machine).resolve()
+    own, found = _SKILL.read_text("utf-8"), "" if skill is None else _text_of(skill)
+    change_skill = skill is not None and found == (own if options.undo else "")
+    if after != before or change_skill:
         if not out.as_json:
-            out.text(_difference(file, before, after))
-        if not options.yes and not confirmed(f"Change {file}?"):
+            if after != before:
+                out.text(_difference(file, before, after))
+            if change_skill:
+                out.text(f"{'---' if options.undo else '+++'} {skill} (the skill)")
+        if not options.yes and not confirmed(f"Change {file if after != before else skill}?"):
             raise CliError(Exit.FAILED, f"{file} is unchanged")
         if options.undo and _is_own(file, before, client, entries):
             _remove(file, before)
-        else:
+        elif after != before:
             _write(file, before, after)
+        if skill is not None and change_skill:
+            _write_skill(skill, found, "" if options.undo else own)
+    if skill is not None and found not in ("", own):
+        out.note(f"{skill} differs from the skill of this kb and is unchanged; to renew it, remove it first")
     state: State | None = "not connected"
     if not options.undo:
         states = [_reach(servers[name], each) for name, each in entries.items()]
@@ -286,6 +297,16 @@ def _write(file: Path, before: str, text: str) -> None:
             new.replace(file)
     except OSError as error:
         raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error
+
+
+def _write_skill(file: Path, before: str, text: str) -> None:
+    """Write or remove the skill; its folder goes when it is empty. Raises `CliError` as `_write` does."""
+    if text:
+        _write(file, before, text)
+        return
+    _remove(file, before)
+    with suppress(OSError):
+        file.parent.rmdir()
 
 
 def _is_own(file: Path, text: str, client: Client, names: Iterable[str]) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx2
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -241,7 +241,7 @@ def main() -> None:
     """Run the steps; an error is printed in one line."""
     try:
         asyncio.run(steps(parse()))
-    except* StepFailedError as failed:
+    except* (StepFailedError, MCPError, httpx2.HTTPError) as failed:
         raise SystemExit(f"first_steps: {_first(failed)}") from None
 
 

@@ -294,7 +294,7 @@ _CORE = (
     ), ("server",)),
     Command("tag", "keep", "kb_cli.documents:tag", "add and remove tags of a document", (
         *ENGINE,
-        arg("document", metavar="ID", help="number or uid of the document"),
+        arg("document", nargs="?", metavar="ID", help="number or uid of the document"),
         arg("changes", nargs=argparse.REMAINDER, metavar="+TAG|-TAG",
              help="+TAG adds a tag, -TAG removes it; options come before ID"),
     )),

@@ -145,6 +145,21 @@ def client_settings(options: argparse.Namespace) -> ClientSettings:
     return msgspec.structs.replace(settings, engine_url=url, api_key=key)
 
 
+def server_base(options: argparse.Namespace) -> str:
+    """Return the base URL of the MCP server: of the settings if they name its port or URL, otherwise of the
+    server that runs in the data folder.
+
+    Raises:
+        SettingsError, CliError: as `read`.
+    """
+    from kb_server.services import http_base
+    from kb_server.settings import ServerSettings
+
+    settings = read(ServerSettings, options)
+    is_named = settings.public_url or (settings.port and is_set(ServerSettings, "KB_MCP_PORT", options))
+    return (None if is_named else Rendezvous(settings.home / "server").url()) or http_base(settings)
+
+
 def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     """Return a client, to be used as a context manager; `user` as in `EngineClient`.
 

@@ -22,7 +22,7 @@ import httpx
 import msgspec
 
 from kb_cli import VERSION
-from kb_cli.config import ClientSettings, client_settings, config_file, engine, read
+from kb_cli.config import ClientSettings, client_settings, config_file, engine, read, server_base
 from kb_cli.keys import KeySettings
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_cli.parts import parts
@@ -34,7 +34,6 @@ from kb_contracts.access.key_file import KeyFile
 from kb_contracts.access.keys import KeysDamaged
 from kb_contracts.api.operations import GET_STATUS
 from kb_engine.settings import EngineSettings
-from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 
 Verdict: TypeAlias = Literal["ok", "warning", "error"]
@@ -177,7 +176,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
 
 def _server(options: argparse.Namespace) -> Iterator[Finding]:
     try:
-        base = http_base(read(ServerSettings, options))
+        base = server_base(options)
     except (SettingsError, CliError):
         return
     try:

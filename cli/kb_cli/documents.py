@@ -227,7 +227,10 @@ def get(options: argparse.Namespace, out: Output) -> None:
                 limit=options.limit or _LISTED,
                 offset=options.offset,
             )
-            _show_list(client.call(LIST_DOCUMENTS, query=listed), out)
+            found = client.call(LIST_DOCUMENTS, query=listed)
+            if not found.total:
+                check_collections(client, tags)
+            _show_list(found, out)
             return
         query = DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
@@ -310,6 +313,7 @@ def _show_list(found: m.DocumentList, out: Output) -> None:
 def remove(options: argparse.Namespace, out: Output) -> int:
     """Remove documents, each after a confirmation."""
     removed: list[m.Removed] = []
+    keys: list[str] = []
     failures: list[CliError] = []
     with engine(options) as client:
         for place, key in enumerate(options.documents, 1):
@@ -317,6 +321,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
                 if options.yes or _confirmed(client, key):
                     query = DeleteQuery(purge=options.purge)
                     removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}, query=query))
+                    keys.append(key)
             except CliError as error:
                 failures.append(error)
                 out.note(f"kb rm: {error.message}")
@@ -335,7 +340,8 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         held = f"{counted(total.documents, 'document')} with {counted(total.chunks, 'chunk')}"
         out.text(f"Removed {held}.")
         if total.documents and not options.purge:
-            out.note("kb history ID --restore restores a document.")
+            others = f"; likewise {', '.join(keys[1:])}" if keys[1:] else ""
+            out.note(f"kb history {keys[0]} --restore restores it{others}.")
     return Exit.PARTLY if failures else Exit.OK
 
 
@@ -384,9 +390,14 @@ def _confirmed(client: EngineClient, key: str) -> bool:
 
 def tag(options: argparse.Namespace, out: Output) -> None:
     """Add tags to a document and remove tags from it."""
+    if options.document is None:
+        raise CliError(
+            Exit.USAGE, "name a document: kb tag ID +TAG -TAG; kb get --tags TAG lists the documents of a tag"
+        )
     for change in options.changes:
         if change[:1] not in ("+", "-") or change.startswith("--"):
-            raise CliError(Exit.USAGE, f"{change!r}: write +TAG or -TAG, after the options and the document")
+            order = "kb tag takes its options, one document, and then +TAG or -TAG"
+            raise CliError(Exit.USAGE, f"{change!r}: {order}")
     try:
         added = validate_tags([change[1:] for change in options.changes if change[0] == "+"])
         removed = validate_tags([change[1:] for change in options.changes if change[0] == "-"])

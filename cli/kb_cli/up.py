@@ -61,12 +61,18 @@ def run(options: argparse.Namespace, out: Output) -> int:
     if running is None:
         _check_free(engine.host, engine.port, "KB_ENGINE_PORT", advice)
     if options.single:
-        return _run_single(server, engine, out, running)
+        return _run_single(options, server, engine, out, running)
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
     return asyncio.run(Up(options, server, out, running, has_ragler=has_ragler).run())
 
 
-def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, running: str | None) -> int:
+def _run_single(
+    options: argparse.Namespace,
+    server: ServerSettings,
+    settings: EngineSettings,
+    out: Output,
+    running: str | None,
+) -> int:
     if running is not None:
         there = f"the engine of this data folder is already running at {running}"
         raise CliError(Exit.FAILED, f"{there}; stop it, or leave --single out to use it")
@@ -85,7 +91,7 @@ def _run_single(server: ServerSettings, settings: EngineSettings, out: Output, r
             yield _reachable(listening), app[CALLS]
 
     def ready(url: str) -> None:
-        _print_addresses(out, server, url, listening)
+        _print_addresses(out, options, server, url, listening)
 
     try:
         return start(server, on_ready=ready, engine=EngineHere(engine_here(), settings.secrets))
@@ -100,7 +106,12 @@ def _reachable(url: str) -> str:
 
 
 def _print_addresses(
-    out: Output, settings: ServerSettings, url: str, listening: str, further: str = ""
+    out: Output,
+    options: argparse.Namespace,
+    settings: ServerSettings,
+    url: str,
+    listening: str,
+    further: str = "",
 ) -> None:
     """Print the URLs of the server (`url`) and the engine (`listening`), and how to configure clients."""
     header, advice = "", ""
@@ -122,12 +133,18 @@ def _print_addresses(
     )
     if EXTRA not in settings.toolsets:
         out.text(f"{EXTRA_USE}:\n  claude mcp add --transport http {EXTRA} {url}/mcp/{EXTRA}{header}")
-    if (engine_url := _reachable(listening)) != settings.engine_url.rstrip("/"):
-        # The other commands use the data folder of the settings, which may be another one.
-        out.text(
-            "\nTo use this engine with kb search, kb add and other commands:\n"
-            f"  export KB_ENGINE_URL={engine_url}"
-        )
+    # The other commands find both in the data folder, unless their settings name another kb.
+    named: dict[str, object] = {}
+    if options.home is not None:
+        named["KB_HOME"] = settings.home.absolute()
+    engine_url = _reachable(listening)
+    if engine_url != settings.engine_url.rstrip("/") and is_set(ServerSettings, "KB_ENGINE_URL", options):
+        named["KB_ENGINE_URL"] = engine_url
+    if options.port is not None and is_set(ServerSettings, "KB_MCP_PORT", options):
+        named["KB_MCP_PORT"] = options.port
+    if named:
+        exports = shlex.join(f"{name}={value}" for name, value in named.items())
+        out.text(f"\nTo use this kb with kb search, kb connect and other commands:\n  export {exports}")
     out.stdout.flush()
 
 
@@ -274,7 +291,7 @@ class Up:
         if url is None:
             return server.child
         shared = "" if self._running is None else "  (already running; kb up does not stop it)"
-        _print_addresses(self._out, self._settings, url, listening, shared)
+        _print_addresses(self._out, options, self._settings, url, listening, shared)
         return None
 
     async def _url_of(self, part: Part) -> str | None:

@@ -1,11 +1,11 @@
-"""Discovery of a running engine through its data folder, and detection that it is unused.
+"""Discovery of a running engine or MCP server through its data folder, and detection of an unused engine.
 
-    listening   holds the engine's base URL, and is locked by the engine while it runs
+    listening   holds the base URL, and is locked by the engine or server while it runs
     users       is locked by all users of the engine, with a shared lock
     starting    is locked by the process that starts an engine
 
 The locks are `flock`'s: they end with their process, even if it is killed, so that no lock becomes stale. The
-files are in the engine's folder, which belongs to this user only.
+files are in the folder of the engine or server, which belongs to this user only.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Lock:
 
 
 class Rendezvous:
-    """The files of the engine whose data is in `folder`, which is `engine` in a data folder."""
+    """The files of an engine or a server in `folder`, which is `engine` or `server` in a data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def announce(self, url: str) -> Lock | None:
-        """Announce the engine's URL until the lock is released, unless another engine is announced.
+        """Announce the URL until the lock is released, unless another one is announced.
 
         Raises:
             OSError: the folder cannot be written.
@@ -78,7 +78,7 @@ class Rendezvous:
         return lock
 
     def url(self) -> str | None:
-        """Return the base URL of the engine, if one runs and listens already."""
+        """Return the base URL that is announced, if its process runs."""
         path = self.folder / "listening"
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -10,8 +10,9 @@ import asyncio
 import gc
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ import msgspec
 
 from kb_config.logs import configure_logging
 from kb_config.parts import imported
+from kb_config.rendezvous import Rendezvous
 from kb_http.certificate import Certificate, CertificateUnusable
 from kb_http.connections import connections_within_descriptors
 from kb_http.direct import DirectCalls
@@ -41,6 +43,7 @@ from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
 
+_ANNOUNCEMENTS, _PAUSE_SECONDS = 5, 0.01
 _ALLOCATIONS = 10_000
 """Number of live new objects that triggers the garbage collector."""
 
@@ -74,6 +77,23 @@ def start(
         SettingsError: a setting cannot be used.
         StartError: the address cannot be listened on, or the certificate cannot be used.
     """
+    if worker is None:
+        with ExitStack() as announced:
+
+            def ready(url: str) -> None:
+                _announce(settings.home / "server", url, announced)
+                on_ready(url)
+
+            return _run(settings, ready, None, engine)
+    return _run(settings, on_ready, worker, engine)
+
+
+def _run(
+    settings: ServerSettings,
+    on_ready: Callable[[str], object],
+    worker: Worker | None,
+    engine: EngineHere | None,
+) -> int:
     checked_names(settings.toolsets)
     checked_keys(settings)  # here, and not by each of many workers
     part, further = ("server", ()) if engine is None else ("kb", engine.secrets)
@@ -98,6 +118,18 @@ def start(
     except CannotListen as error:
         raise StartError(f"{error}; check KB_MCP_HOST and KB_MCP_PORT") from error
     return 0
+
+
+def _announce(folder: Path, url: str, until: ExitStack) -> None:
+    """Announce the URL in the data folder for the commands, unless another server of it is announced."""
+    place = Rendezvous(folder)
+    with suppress(OSError):  # a server without uploads needs no folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in range(_ANNOUNCEMENTS):  # a process that checks for a server holds the lock for a moment
+            if (lock := place.announce(url)) is not None:
+                until.callback(lock.release)
+                return
+            time.sleep(_PAUSE_SECONDS)
 
 
 async def serve(

@@ -228,6 +228,8 @@ async def test_tags_and_collections_lead_to_their_documents_with_counts(
     ):
         text = plain(await site.get(path)).replace("( ", "(")
         assert words in text, text
+    moved = await site.http.get("/documents?tags=rock,a%26b&collection=memory", headers=HTML)
+    assert moved.headers["Location"] == "/documents?collection=memory&tag=rock%2Ca%26b"
     links = re.findall(r'href="([^"]*tag=[^"]*)"', await site.get("/?q=granite&tag=rock&cursor="))
     assert "/?q=granite&tag=rock%2Ca%26b" in map(unescape, links)
 

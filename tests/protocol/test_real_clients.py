@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from kb_server.schema import input_schema
 from kb_server.toolsets import build_toolset
 from tests.protocol.conftest import Serve, Served
 from tests.support.knowledge import Knowledge
+from tests.support.stack import ROOT
 from tests.support.tool_table import TOOLS
 
 pytestmark = pytest.mark.process
@@ -158,6 +161,16 @@ async def test_without_the_key_no_client_gets_in(
         async with connect(served.mcp, "another key") as call:
             await call("kb_status", {})
     assert any("KB_MCP_API_KEY" in words for words in messages(refused.value))
+
+
+async def test_the_first_steps_print_the_reason_of_a_refusal_alone(
+    serve: Serve, knowledge: Knowledge
+) -> None:
+    served = await serve(build_toolset("kb", knowledge.services), settings={"api_key": KEY})
+    command = (sys.executable, ROOT / "examples/first_steps.py", "--url", served.mcp)
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, error = await process.communicate()
+    assert (process.returncode, error.count(b"\n"), b"KB_MCP_API_KEY" in error) == (1, 1, True), error
 
 
 def messages(error: BaseException) -> Iterator[str]:

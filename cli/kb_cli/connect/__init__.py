@@ -19,6 +19,8 @@ PART = Part(commands=(
         arg("client", nargs="?", choices=CLIENTS, metavar="CLIENT",
              help=f"{', '.join(CLIENTS)} (default: list them)"),
         arg("--endpoint", metavar="URL", help="URL of kb (default: as kb up serves it with the settings)"),
+        arg("--api-key", metavar="KEY",
+             help="key of kb (default: KB_MCP_API_KEY, not visible in process lists; or the present one)"),
         arg("--name", default="kb", help="name of kb in the client (default kb)"),
         arg("--toolsets", default="kb", metavar="NAMES",
              help="toolsets, comma-separated, with an entry for each (default kb)"),

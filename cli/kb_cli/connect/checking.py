@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kb_cli.connect.clients import CLIENTS, Machine
-from kb_cli.connect.connect_command import server_of
+from kb_cli.connect.connect_command import ADVICE, server_of, state_of
 from kb_cli.connect.editing import NotEditable, member_of
 from kb_cli.doctor import Finding
 from kb_cli.output import CliError
@@ -37,8 +37,13 @@ def clients(options: argparse.Namespace) -> Iterator[Finding]:
             continue
         if entry is None:
             yield Finding("warning", client.title, "not configured for kb", f"kb connect {name}")
-        elif entry == client.entry(server):
+            continue
+        state = state_of(client, entry, server)
+        if state == "connected":
             yield Finding("ok", client.title, "configured for kb")
-        else:
+        elif state == "set otherwise":
             advice = f"to use this kb: kb connect {name}"
             yield Finding("warning", client.title, "configured for a different kb", advice)
+        else:
+            refusal = f"configured for kb, which refuses it: {state}"
+            yield Finding("error", client.title, refusal, ADVICE.format(name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -85,6 +85,59 @@ class Client:
             return True
         folder = self.file(machine).parent
         return folder != machine.home and folder.is_dir() and any(folder.iterdir())
+
+
+_KEYS = frozenset({"authorization", "kb_api_key"})
+"""Names of the header and of the variable that hold a key, in lower case."""
+
+
+def leads_to(found: object, wanted: Entry) -> bool:
+    """True if a client's entry has the address of the `wanted` one; keys and further members may differ."""
+    if not isinstance(found, dict):
+        return False
+    bare = _without(_KEYS, found)
+    return all(bare.get(name) == value for name, value in _without(_KEYS, wanted).items() if value)
+
+
+def merged(found: object, wanted: Entry) -> Entry:
+    """Return the entry to write: that of the same address keeps its further members, and its key if `wanted`
+    has none. A key never goes to another address.
+    """
+    if not (isinstance(found, dict) and leads_to(found, wanted)):
+        return wanted
+    entry = dict(found)
+    for name, value in wanted.items():
+        if isinstance(value, dict):
+            kept = _without({key.lower() for key in value}, {name: found.get(name, {})})
+            value = kept[name] | value
+        entry[name] = value
+    return entry
+
+
+def _without(names: Container[str], entry: Entry) -> Entry:
+    """Return an entry without the members of its objects with these names, in lower case."""
+    return {
+        name: {key: each for key, each in value.items() if key.lower() not in names}
+        if isinstance(value, dict)
+        else value
+        for name, value in entry.items()
+    }
+
+
+def authorization(entry: Entry) -> str | None:
+    """Return the header `Authorization` of an entry, empty if it has none, or None if only the client knows
+    it: from a variable of its environment, for example.
+    """
+    headers = {
+        key.lower(): value for each in entry.values() if isinstance(each, dict) for key, value in each.items()
+    }
+    value = headers.get("authorization", "")
+    is_known = isinstance(value, str) and value.isascii() and value.isprintable() and "${" not in value
+    return value if is_known and not entry.keys() & _FROM_VARIABLES else None
+
+
+_FROM_VARIABLES = frozenset({"bearer_token_env_var", "env_http_headers"})
+"""Members of Codex's entries that name variables with keys."""
 
 
 def _over_http(url: str = "url", headers: str = "headers", **members: str) -> Callable[[Server], Entry]:

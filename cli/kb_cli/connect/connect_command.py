@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable
@@ -18,21 +19,49 @@ import httpx
 import msgspec
 import tomlkit
 
-from kb_cli.config import is_set, read
-from kb_cli.connect.clients import CLIENTS, Client, Entry, Machine, Server
+from kb_cli.config import is_set, read, server_base
+from kb_cli.connect.clients import (
+    CLIENTS,
+    Client,
+    Entry,
+    Machine,
+    Server,
+    authorization,
+    leads_to,
+    merged,
+)
 from kb_cli.connect.editing import NotEditable, member_of, with_member, without_member
 from kb_cli.output import CliError, Exit, Output, confirmed
 from kb_config.settings import SettingsError
-from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import EXTRA, EXTRA_USE, checked_names
 
 _PROBE_SECONDS = 2.0
 _PRIVATE = 0o600
+_NAME = r"(?:authorization|key|token|secret|password)[\w-]{0,64}"
+_VALUE = (
+    r""""{3}.*?"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|'[^']*'|"""
+    r"""(?:(?:Bearer|Basic)\s+)?[^\s"',;&\[\]{}]+"""
+)
+_SECRET = re.compile(
+    rf"""({_NAME}["']?\s*[:=]\s*|--[\w-]{{0,64}}{_NAME}["']\s*,\s*)({_VALUE})|(Bearer\s+)([^\s"']+)""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A name and its secret value in JSON, TOML, an argument or a header."""
 _SKILL = Path(__file__).with_name("SKILL.md")
 
 
-State: TypeAlias = Literal["connected", "set otherwise", "not connected", "no file", "file not readable"]
+State: TypeAlias = Literal[
+    "connected",
+    "key missing",
+    "key refused",
+    "set otherwise",
+    "not connected",
+    "no file",
+    "file not readable",
+]
+ADVICE = "with a key that kb keys create printed, run: KB_MCP_API_KEY=KEY kb connect {}"
+"""The remedy for a key that is missing or refused, with the name of the client."""
 
 
 class Known(msgspec.Struct):
@@ -60,20 +89,23 @@ def run(options: argparse.Namespace, out: Output) -> None:
             "Set KB_ENGINE_URL to the engine's URL and KB_API_KEY to its key, and leave out --endpoint, or "
             "connect another client",
         )
-    entries = {
-        options.name if toolset == "kb" else toolset: client.entry(server.of(toolset))
+    servers = {
+        options.name if toolset == "kb" else toolset: server.of(toolset)
         for toolset in _checked_toolsets(options.toolsets)
     }
+    entries = {name: client.entry(each) for name, each in servers.items()}
     if options.print:
         _show(client, entries, file, out)
         return
     before = after = _text_of(file)
     try:
         for name, each in entries.items():
+            present = member_of(after, client.format, client.place, name)
+            entries[name] = merged(present, each)
             if options.undo:
                 after = without_member(after, client.format, client.place, name)
-            else:
-                after = with_member(after, client.format, client.place, name, each)
+            elif present != entries[name]:
+                after = with_member(after, client.format, client.place, name, entries[name])
     except NotEditable as error:
         hint = f"edit it by hand: kb connect {options.client} --print shows the entry"
         raise CliError(Exit.FAILED, f"{file} {error}; {hint}") from error
@@ -83,7 +115,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
     if after != before or change_skill:
         if not out.as_json:
             if after != before:
-                out.text(_difference(file, before, after, server))
+                out.text(_difference(file, before, after))
             if change_skill:
                 out.text(f"{'---' if options.undo else '+++'} {skill} (the skill)")
         if not options.yes and not confirmed(f"Change {file if after != before else skill}?"):
@@ -96,7 +128,11 @@ def run(options: argparse.Namespace, out: Output) -> None:
             _write_skill(skill, found, "" if options.undo else own)
     if skill is not None and found not in ("", own):
         out.note(f"{skill} differs from the skill of this kb and is unchanged; to renew it, remove it first")
-    known = Known(options.client, "not connected" if options.undo else "connected", str(file))
+    state: State | None = "not connected"
+    if not options.undo:
+        states = [_reach(servers[name], each) for name, each in entries.items()]
+        state = next((each for each in states if each != "connected"), "connected")
+    known = Known(options.client, state or "connected", str(file))
     if not out.answered(known):
         change = "configuration unchanged"
         if after != before:
@@ -105,8 +141,10 @@ def run(options: argparse.Namespace, out: Output) -> None:
         out.text(f"{client.title}: {change}.", style="green")
         if not options.undo and after != before and EXTRA not in entries:
             out.text(f"{EXTRA_USE}: kb connect {options.client} --toolsets {EXTRA}")
-    if not options.undo and server.url in entry.values() and not _answers(server.url):
+    if state is None:
         out.note(f"No server answers at {server.url} yet: start it with kb up")
+    elif state.startswith("key"):
+        out.note(f"The server at {server.url} refuses this client, {state}: {ADVICE.format(options.client)}")
 
 
 def _checked_toolsets(names: str) -> list[str]:
@@ -145,7 +183,41 @@ def _state(client: Client, machine: Machine, name: str, server: Server) -> State
         return "file not readable"
     if found is None:
         return "not connected"
-    return "connected" if found == client.entry(server) else "set otherwise"
+    return state_of(client, found, server)
+
+
+def state_of(client: Client, found: object, server: Server) -> State:
+    """Return the state of an entry: its address is compared, and its key shown to the server."""
+    if not (isinstance(found, dict) and leads_to(found, client.entry(server))):
+        return "set otherwise"
+    return _reach(server, found) or "connected"
+
+
+def _reach(server: Server, entry: Entry) -> State | None:
+    """Return the state of an entry by the server's answer to its key, or None without an answer."""
+    key = authorization(entry)
+    if server.url not in entry.values() or key is None:
+        return "connected"
+    # A key goes only to a server whose certificate is trusted here. For another one the test is for an answer
+    # alone: the client itself will check the certificate.
+    for sent in (key, "") if key else ("",):
+        with (
+            suppress(httpx.HTTPError),
+            httpx.stream(
+                "GET",
+                server.url,
+                headers={"Authorization": sent} if sent else {},
+                timeout=_PROBE_SECONDS,
+                trust_env=False,
+                verify=bool(sent) and server.url.startswith("https:"),
+            ) as answer,
+        ):
+            # A client without a key may sign in where the server names an issuer.
+            signs_in = not key and "resource_metadata" in answer.headers.get("WWW-Authenticate", "")
+            if answer.status_code != 401 or sent != key or signs_in:
+                return "connected"
+            return "key refused" if key else "key missing"
+    return None
 
 
 def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
@@ -161,7 +233,7 @@ def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
             engine["KB_ENGINE_CA"] = str(Path(settings.engine_ca).absolute())
     else:
         engine = {"KB_HOME": str(settings.home.absolute())}
-    return Server(url or f"{http_base(settings)}/mcp", settings.api_key, engine, settings.engine_api_key)
+    return Server(url or f"{server_base(options)}/mcp", settings.api_key, engine, settings.engine_api_key)
 
 
 def _show(client: Client, entries: Entry, file: Path, out: Output) -> None:
@@ -174,12 +246,24 @@ def _show(client: Client, entries: Entry, file: Path, out: Output) -> None:
         out.text(f"{file}:\n\n{text.rstrip()}")
 
 
-def _difference(file: Path, before: str, after: str, server: Server) -> str:
+def _difference(file: Path, before: str, after: str) -> str:
     """Return the difference without keys, since a terminal's content may be seen and recorded."""
-    lines = "".join(unified_diff(before.splitlines(True), after.splitlines(True), str(file), str(file), n=2))
-    for key in filter(None, (server.key, server.engine_key)):
-        lines = lines.replace(key, "…")
-    return lines
+    old, new = before.splitlines(True), after.splitlines(True)
+    printed: dict[str, str] = {}
+    for text in (before, after):
+        # Masked as a whole, since a value may stand below its name.
+        hidden = _SECRET.sub(_masked, text)
+        for line, masked in zip(text.splitlines(True), hidden.splitlines(True), strict=True):
+            printed[line] = masked if masked != line else printed.get(line, line)
+    lines = unified_diff(old, new, str(file), str(file), n=2)
+    return "".join(line[0] + printed.get(line[1:], line[1:]) for line in lines)
+
+
+def _masked(found: re.Match[str]) -> str:
+    """Return the name without its value, on as many lines."""
+    name, value = (found[1], found[2]) if found[1] else (found[3], found[4])
+    quote = value[0] if value[0] in "\"'" else ""
+    return name + quote + "…" + "\n" * (len(value.splitlines()) - 1) + quote
 
 
 def _text_of(file: Path) -> str:
@@ -251,11 +335,3 @@ def _remove(file: Path, before: str) -> None:
 def _check_unchanged(file: Path, before: str) -> None:
     if _text_of(file) != before:
         raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
-
-
-def _answers(url: str) -> bool:
-    with suppress(httpx.HTTPError):
-        # Only a test for a response, without the key: the client itself will check the certificate.
-        httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=False)  # noqa: S501
-        return True
-    return False

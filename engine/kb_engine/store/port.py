@@ -315,11 +315,14 @@ class BaseRefused(Exception):
 
 
 class BaseInUse(BaseRefused):
-    """Another process owns the base; `pid` is its process id if it left one."""
+    """Another process owns the base; `pid` is its process id if it left one, `supervisor` that of the `kb up`
+    which would start it again.
+    """
 
-    def __init__(self, path: Path, pid: int | None) -> None:
+    def __init__(self, path: Path, pid: int | None, supervisor: int | None = None) -> None:
         owner = f"process {pid}" if pid else "another process"
-        super().__init__(path, f"{owner} is using it. Stop that process or name another base.")
+        stop = f"`kb up` (process {supervisor}) with Ctrl-C" if supervisor else "that process"
+        super().__init__(path, f"{owner} is using it. Stop {stop} or name another base.")
         self.pid = pid
 
 

@@ -91,6 +91,8 @@ async def search(visit: Visit) -> web.Response:
 
 
 async def listing(visit: Visit) -> web.Response:
+    if "tags" in visit.query:  # the name that `kb get` and the tools have
+        return go(visit.again(tag=visit.query["tags"], tags=""))
     tags = _tags(visit)
     query = fit(
         DocumentsQuery,

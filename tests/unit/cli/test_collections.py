@@ -13,6 +13,7 @@ def test_an_unknown_collection_is_an_error(kb: Kb, tmp_path: Path) -> None:
     document = str(kb.note("Ferns of the gorge", "--collection", "ferns"))
     for arguments in (
         ("search", "ferns", "--collection", "fern"),
+        ("get", "--collection", "fern"),
         ("export", str(tmp_path / "texts"), "--collection", "fern"),
         ("collections", "fern"),
         ("move", document, "fern"),

@@ -248,6 +248,7 @@ def test_get_lists_by_collection_tags_and_source(kb: Kb) -> None:
     assert len(listed("--collection", "shelf")) == 2
     assert listed("--collection", "shelf", "--tags", "stone,red") == [wanted]
     assert listed("--collection", "shelf", "--source-path", "a.md") == [wanted]
+    assert listed("--collection", "shelf", "--tags", "none") == []
 
 
 def test_get_pages_the_list_and_says_how_to_go_on(kb: Kb) -> None:
@@ -291,6 +292,8 @@ def test_tags_are_added_and_removed(kb: Kb) -> None:
     status, out, err = kb("tag", document, "+damp", "-hold", "-none")
     assert (status, out) == (0, f"Tags of document {document}: house, damp\n")
     assert err == f"Document {document} does not have the tag none.\n"
+    assert "kb get --tags TAG" in kb("tag")[2]
+    assert "one document" in kb("tag", document, "13", "+damp")[2]
     for change in ("damp", "--json", "+collection:x", "+a/b"):
         assert kb("tag", document, change)[0] == Exit.USAGE
     assert kb("tag", "999999", "+damp")[0] == Exit.NOT_FOUND

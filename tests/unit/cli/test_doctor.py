@@ -17,7 +17,7 @@ from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 from kb_load.processes import free_port
 from tests.support.engines import engine
 from tests.support.eventually import eventually
-from tests.unit.cli.conftest import KEY, Kb
+from tests.unit.cli.conftest import KEY, Kb, RunningEngine
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +141,16 @@ def test_a_client_that_knows_another_kb_is_noted(kb: Kb, home: Path, monkeypatch
     kb("connect", "cursor", "--yes")
     monkeypatch.setenv("KB_MCP_PORT", str(free_port()))
     assert looked(kb)["Cursor"] == ("warning", "configured for a different kb")
+
+
+def test_a_client_whose_key_is_missing_or_refused_is_an_error(
+    kb: Kb, engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine stands for the server: both answer 401."""
+    monkeypatch.setenv("KB_MCP_PORT", engine.url.rpartition(":")[2])
+    for key, verdict in [("", "error"), ("wrong", "error"), (KEY, "ok")]:
+        kb("connect", "cursor", "--yes", "--api-key", key)
+        assert looked(kb)["Cursor"][0] == verdict
 
 
 def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:

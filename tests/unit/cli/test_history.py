@@ -40,7 +40,7 @@ def test_a_long_text_is_shown_whole(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_removed_document_is_brought_back(kb: Kb) -> None:
     note = str(kb.note("granite that was removed"))
     uid = kb.json("get", note)["uid"]
-    assert "restores a document" in kb("rm", note, "--yes")[2]
+    assert kb("rm", note, "--yes")[2] == f"kb history {note} --restore restores it.\n"
     assert uid in [each["uid"] for each in kb.json("history")["versions"]]
     assert "removed" in kb("history", "--limit", "1")[1]
     status, _, error = kb("get", note)

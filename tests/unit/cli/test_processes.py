@@ -92,8 +92,7 @@ def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $KB_MCP_API_KEY"\n' in shown
     assert KEY not in shown
-    # The other commands read KB_ENGINE_URL, not KB_ENGINE_PORT.
-    assert f"export KB_ENGINE_URL={stack.engine_url}\n" in shown
+    assert "export" not in shown, "the other commands find both in the data folder"
 
     running = psutil.Process(stack.process.pid).children(recursive=True)
     stack.process.popen.send_signal(number)
@@ -105,24 +104,23 @@ def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
 def test_up_names_the_header_where_named_keys_exist(tmp_path: Path) -> None:
     home = tmp_path / "home"
     ended("keys", "create", "ci", KB_HOME=str(home))
-    with running_stack(home, KB_EMBEDDER="hash", LOG_LEVEL="warn") as stack:
+    with running_stack(home, "--home", str(home), KB_EMBEDDER="hash", LOG_LEVEL="warn") as stack:
         shown = stack.process.output()
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $TOKEN"\n' in shown
     assert "kb keys create prints it" in shown
+    assert f"kb connect and other commands:\n  export KB_HOME={home}\n" in shown
 
 
 def test_doctor_finds_nothing_wrong_with_a_stack_that_runs(stack: Stack, tmp_path: Path) -> None:
-    done = ended(
-        "doctor",
-        HOME=str(tmp_path),
-        KB_HOME=str(stack.home),
-        KB_ENGINE_URL=stack.engine_url,
-        KB_MCP_PORT=stack.server_url.rpartition(":")[2],
-        KB_MCP_API_KEY=KEY,
-    )
+    settings = {"HOME": str(tmp_path), "KB_HOME": str(stack.home), "KB_MCP_API_KEY": KEY}
+    done = ended("doctor", **settings)
     assert done.returncode == Exit.OK, done.stdout
+    assert f"server\t{stack.mcp_url}\n" in done.stdout
     assert not any(line.startswith("error") for line in done.stdout.splitlines())
+    without_key = ended("connect", "cursor", "--yes", **settings | {"KB_MCP_API_KEY": ""})
+    assert f"{stack.mcp_url} refuses this client, key missing" in without_key.stderr
+    assert ended("connect", "cursor", "--yes", **settings).stderr == ""
 
 
 @pytest.mark.parametrize("path", ["", "/mcp"])

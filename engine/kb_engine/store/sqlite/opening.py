@@ -210,13 +210,23 @@ def _own_name(path: Path) -> int:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        pid = os.pread(file, 20, 0).strip()
+        left = os.pread(file, 20, 0).strip()
         os.close(file)
-        raise BaseInUse(path, int(pid) if pid.isdigit() else None) from error
+        pid = int(left) if left.isdigit() else None
+        raise BaseInUse(path, pid, _supervisor(pid)) from error
     with suppress(OSError):  # the process id is informative only, and the disk may be full
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
     return file
+
+
+def _supervisor(pid: int | None) -> int | None:
+    """Return the parent of a process that `kb up` started, where the system shows it."""
+    with suppress(OSError, ValueError, IndexError):
+        process = Path(f"/proc/{pid}")
+        if b"--supervised" in (process / "cmdline").read_bytes().split(b"\0"):
+            return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    return None
 
 
 def _make(path: Path, *, unfinished: bool) -> None:

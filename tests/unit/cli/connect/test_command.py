@@ -116,14 +116,56 @@ def test_a_file_that_kb_made_and_another_program_changed_stays(kb: Kb, home: Pat
     assert not file.read_text().replace("# mine", "").strip("{} \n")
 
 
-def test_the_key_is_written_and_not_shown(kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_key_is_written_kept_and_never_shown(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    """Neither in a line that is added nor in one that goes; another address does not get it."""
     monkeypatch.setenv("KB_MCP_API_KEY", KEY)
-    status, out, err = kb("connect", "cursor", "--yes", "--endpoint", "https://kb.example.org/mcp")
-    assert (status, KEY in out, KEY in err) == (Exit.OK, False, False)
-    assert json.loads(file_of("cursor", home).read_text()) == {
-        "mcpServers": {
-            "kb": {"url": "https://kb.example.org/mcp", "headers": {"Authorization": f"Bearer {KEY}"}}
-        }
+    monkeypatch.setenv("KB_API_KEY", KEY)
+    shown = kb("connect", client, "--yes")[1]
+    text = file_of(client, home).read_text()
+    assert KEY in text
+    for name in ("KB_MCP_API_KEY", "KB_API_KEY"):
+        monkeypatch.delenv(name)
+    assert "configuration unchanged" in kb("connect", client, "--yes")[1]
+    assert file_of(client, home).read_text() == text
+    monkeypatch.setenv("KB_MCP_PORT", "9")
+    monkeypatch.setenv("KB_ENGINE_URL", "http://127.0.0.1:9")
+    shown += kb("connect", client, "--yes")[1]
+    assert KEY not in file_of(client, home).read_text()
+    kb("connect", client, "--undo", "--yes")
+    file_of(client, home).write_text(text)
+    shown += kb("connect", client, "--undo", "--yes")[1]
+    assert ("…" in shown, KEY in shown) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Authorization":\n\n "Bearer SECRET"}',
+        '{"args": ["--header", "Authorization: Bearer SECRET", "--api-key", "SECRET"]}',
+        '{"url": "http://x/mcp?api_key=SECRET&a=b", "X-Api-Key" : \'a\\\'SECRET\'}',
+        '{"env": {"GITHUB_TOKEN": "a \\" SECRET", "n": 1}}',
+        'token = """\nSECRET\nSECRET"""\n[a]\nhttp_headers = { Authorization = \'Bearer SECRET\\\' }\n',
+    ],
+)
+def test_secrets_of_other_entries_are_hidden_in_a_difference(text: str) -> None:
+    shown = command._difference(Path("f"), text, "{}")
+    assert ("…" in shown, "SECRET" in shown) == (True, False)
+    assert command._difference(Path("f"), text, text.replace("SECRET", "OTHER"))
+
+
+def test_further_members_of_an_entry_stay(kb: Kb, home: Path) -> None:
+    file = file_of("cursor", home)
+    file.parent.mkdir(parents=True)
+    url, headers = "http://127.0.0.1:3000/mcp", {"authorization": f"Bearer {KEY}", "X-Trace": "1"}
+    file.write_text(json.dumps({"mcpServers": {"kb": {"url": url, "timeout": 9, "headers": headers}}}))
+    kb("connect", "cursor", "--yes", "--api-key", "another")
+    assert json.loads(file.read_text())["mcpServers"]["kb"] == {
+        "url": url,
+        "timeout": 9,
+        "headers": {"X-Trace": "1", "Authorization": "Bearer another"},
     }
 
 
@@ -251,10 +293,17 @@ def test_an_endpoint_that_is_no_url_is_refused(kb: Kb, home: Path, endpoint: str
     assert (status, "--endpoint" in err, home.exists()) == (Exit.USAGE, True, False)
 
 
-def test_it_says_whether_anything_answers_there(kb: Kb, engine: RunningEngine) -> None:
-    _, _, silent = kb("connect", "cursor", "--yes", "--endpoint", "http://127.0.0.1:9/mcp")
-    _, _, answered = kb("connect", "gemini", "--yes", "--endpoint", f"{engine.url}/mcp")
-    assert ("kb up" in silent, answered) == (True, "")
+def test_connect_reports_a_silent_server_and_a_missing_or_refused_key(
+    kb: Kb, home: Path, engine: RunningEngine
+) -> None:
+    silent = kb("connect", "cursor", "--yes", "--endpoint", "http://127.0.0.1:9/mcp")[2]
+    assert "kb up" in silent
+    there, key = ("--endpoint", f"{engine.url}/mcp"), engine.key
+    for given, state in [("", "key missing"), ("wrong", "key refused"), (key, ""), ("${KEY}", "")]:
+        error = kb("connect", "gemini", "--yes", *there, "--api-key", given)[2]
+        assert (state in error, "kb keys create" in error) == (True, bool(state))
+        listed = kb.json("connect", *there)[list(CLIENTS).index("gemini")]["state"]
+        assert listed == (state or "connected")
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,13 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("error", "engine", issue)
     model = f"{status.model.name}, {'loaded' if status.model.loaded else 'loaded at the first use'}"
     yield Finding("ok", "model", model)
-    if status.queue.failed:
-        advice = "`kb jobs --status failed` shows the reasons, `kb jobs ID --retry` retries a job"
-        yield Finding("warning", "jobs", f"{status.queue.failed} failed", advice)
+    if status.failures:
+        advice = (
+            "`kb jobs --status failed` shows the reasons. After a fault of the engine (no model, disk full) "
+            "run `kb jobs ID --retry`; after a fault of the file correct it and add it again with the same "
+            "path: its failure then no longer counts"
+        )
+        yield Finding("warning", "jobs", f"{status.failures} failed", advice)
     if not status.storage.is_withheld and status.storage.free_bytes < _LEAST_FREE:
         left = f"{status.storage.free_bytes >> 20:,} MiB free at {status.storage.path}"
         yield Finding("error", "storage", left, "free disk space, or delete documents")

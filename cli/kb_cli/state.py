@@ -44,6 +44,8 @@ def status(options: argparse.Namespace, out: Output) -> None:
     def mebibytes(count: int) -> str:
         return f"{count / 1_048_576:,.1f} MiB"
 
+    made_good = answer.queue.failed - answer.failures
+    since = f", {made_good} failed and succeeded since" if made_good else ""
     documents, queue, storage = answer.documents, answer.queue, answer.storage
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(documents.by_type.items()))
     if storage.is_withheld:
@@ -62,7 +64,7 @@ def status(options: argparse.Namespace, out: Output) -> None:
             ("device", f"{answer.device.type}, {answer.device.threads} threads"),
             ("documents", f"{documents.total} ({kinds or 'none'}), {documents.empty} without text"),
             ("chunks", answer.chunks),
-            ("queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"),
+            ("queue", f"{queue.queued} queued, {queue.running} running, {answer.failures} failed{since}"),
             *lines,
             ("last change", out.when(answer.last_updated) or "never"),
         ]

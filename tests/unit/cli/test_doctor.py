@@ -74,6 +74,18 @@ def test_an_engine_that_is_away_or_refuses_the_key_is_wrong(kb: Kb, monkeypatch:
     assert "no engine answers" in looked(kb)["engine"][1]
 
 
+def test_a_failure_counts_until_the_file_is_added_corrected(kb: Kb, tmp_path: Path) -> None:
+    file = tmp_path / "corrected.txt"
+    for content, failed, verdict in (
+        (b"\xff\xfe\xfd", "1 failed", "warning"),
+        (b"granite", "0 failed, 1 failed and succeeded since", None),
+    ):
+        file.write_bytes(content)
+        kb("add", str(file))
+        assert failed in kb("status")[1]
+        assert looked(kb).get("jobs", (None,))[0] == verdict
+
+
 @pytest.mark.process
 def test_an_engine_whose_index_is_away_is_wrong(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ COPY server server
 COPY engine engine
 COPY simulator simulator
 COPY cli cli
+COPY skills skills
 COPY load/kb_load load/kb_load
 RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python -m pip --python /opt/kb/bin/python install --no-deps --no-compile --prefix /app /wheels/*.whl \

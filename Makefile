@@ -70,8 +70,9 @@ site: $(VENV)/.docs ## the documentation as a site, in out/site
 	@rm -rf out/site
 	$(BIN)/sphinx-build --conf-dir docs/site --doctree-dir out/site-state --fail-on-warning --keep-going --quiet . out/site
 
-dist: $(VENV)/.pip ## wheel and sdist, in dist
+dist: $(VENV)/.pip ## wheel, sdist and the bundle for Claude Desktop, in dist
 	$(BIN)/hatchling build --directory dist
+	$(BIN)/python deploy/bundle.py dist
 
 lock: | $(VENV)/bin/python ## write requirements.lock; all newest with FLAGS=--upgrade
 	@$(PIP_INSTALL) "uv>=0.9"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ import msgspec
 from kb_cli.config import engine, read
 from kb_cli.documents import check_collections
 from kb_cli.output import CliError, Exit, Output
-from kb_config.settings import Setting, Settings
+from kb_config.settings import Setting, Settings, SettingsError
 from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
 from kb_contracts.access.keys import Key, KeysDamaged, Quotas
 from kb_server.collection_tags import is_name, tag_of
@@ -86,16 +87,16 @@ def run(options: argparse.Namespace, out: Output) -> None:
 
 
 def _note_absent(names: Sequence[str], options: argparse.Namespace, out: Output) -> None:
-    """Report collections that do not exist, if an engine answers."""
+    """Report collections that do not exist, if an engine answers: the key is created in any case."""
     if not names:
         return
-    with engine(options) as client:
+    with suppress(CliError, SettingsError), engine(options) as client:
         for name in names:
             try:
                 check_collections(client, [tag_of(name)], advice="; the key reaches it once it exists")
             except CliError as error:
                 if error.status is not Exit.NOT_FOUND:
-                    return
+                    raise
                 out.note(error.message)
 
 

@@ -56,6 +56,13 @@ def address_of(text: str) -> Address:
     return Address(text, f"postgresql://{user}{place}{unquote(split.path)}")
 
 
+def urls_of(url: str) -> list[str]:
+    """Return a URL for each host in the URL of an address."""
+    split = urlsplit(url)
+    login, at, hosts = split.netloc.rpartition("@")
+    return [url.replace(split.netloc, f"{login}{at}{host}", 1) for host in hosts.split(",")]
+
+
 def _place(split: SplitResult) -> str:
     """Return host and port in printable form. Raises ValueError: the port is no number."""
     host = split.hostname or ""

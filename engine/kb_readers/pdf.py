@@ -80,7 +80,7 @@ _LABEL = re.compile(
 _NO_TITLE = re.compile(
     r"(?:a?pr[eéä][sz]ent\w+ (?:standard )?(?:de |do |di )?)?powerpoint(?:[ -]?pr[eéä][sz]ent\w+)?"
     r"|presentation|document|paper title \(use .*|(?:no )?title|none|untitled(?:[ _-]?\d+| document)?"
-    r"|documento? s[ae]ns? t[ií]t\w+|unbenanntes dokument|doi:\S+"
+    r"|\(anonymous\)|documento? s[ae]ns? t[ií]t\w+|unbenanntes dokument|doi:\S+"
     r"|(?:\w+://|www\.|[\w-]+(?:\.[\w-]+)+(?::\d+)?/)\S*|[\W\d_]*",
     re.IGNORECASE,
 )
@@ -310,6 +310,8 @@ class _Layout:
                 if not run[0].is_bold:
                     is_numbered = _NUMBERED.match(after[0].text) is not None
                     is_heading = is_heading and not is_numbered and step > _PARAGRAPH_STEP * usual_step
+            if before is not None and not run[0].is_bold:  # the last of a numbered list is no heading
+                is_heading = is_heading and _numbering(before[-1]) != _numbering(run[0])
             yield from (line._replace(is_bold=is_heading) for line in run)
 
     def _is_apart(self, before: Line, line: Line, usual_step: float) -> bool:
@@ -419,6 +421,12 @@ def _continues_bold(usual_step: float, before: Line, line: Line) -> bool:
 
 def _step(before: Line, line: Line) -> float:
     return before.last_base - line.first_base
+
+
+def _numbering(line: Line) -> str | None:
+    """Return the form of the number before a line, or None: that of `1.2. Pumps` is `0.0.`."""
+    found = _NUMBERED.match(line.text)
+    return found and re.sub(r"\w+", "0", found[0][:-1]).strip()
 
 
 def _is_in_row(step: float, line: Line) -> bool:

@@ -38,9 +38,9 @@ _LONGEST_TITLE = 500
 _OLE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the methods that Office uses
-# Default titles of programs.
 _LONGEST_ENTITY = 1_000
 """Characters of an entity that is put in; drawing programs abbreviate namespaces by entities."""
+# Default titles of programs.
 NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
 
 

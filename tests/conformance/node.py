@@ -19,6 +19,7 @@ CLAUDE = "@anthropic-ai/claude-code/bin/claude.exe"
 """The path on every system; a native program, not a script."""
 CODEX = "@openai/codex/bin/codex.js"
 GEMINI = "@google/gemini-cli/bundle/gemini.js"
+MCPB = "@anthropic-ai/mcpb/dist/cli/cli.js"
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 _MODULES = HERE / "node_modules"

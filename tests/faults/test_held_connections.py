@@ -63,7 +63,6 @@ def test_everybody_is_answered_while_half_open_connections_take_all_descriptors(
 ) -> None:
     with kb_serve("kb", engine, tmp_path / "kb", program=LIMITED, LOG_LEVEL="warn") as server:
         assert failed_calls(server.port, half_open) == 0
-        assert psutil.Process(server.process.pid).num_fds() < DESCRIPTORS
 
 
 def test_everybody_is_answered_while_websockets_are_open_and_dropped(engine: str, tmp_path: Path) -> None:

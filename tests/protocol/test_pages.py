@@ -18,12 +18,12 @@ import pytest
 from markupsafe import escape as markup
 
 from kb_contracts.access.key_file import KeyFile, rights_of
-from kb_contracts.access.keys import KeyRing
+from kb_contracts.access.keys import KeyRing, Quotas
 from kb_contracts.api import models as m
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
 from kb_server.oauth.oauth_settings import OAuthSettings
-from kb_server.pages import forms
+from kb_server.pages import document_pages, forms, visit
 from kb_server.pages.pages_settings import PagesSettings
 from kb_server.pages.routes import Pages
 from kb_server.pages.sessions import COOKIE, Sessions
@@ -31,6 +31,7 @@ from kb_server.parts import site_part
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from kb_simulator import Fault, Match, When
 from kb_simulator.harness.faults import Status
 from mcp_aiohttp.authentication import WrongTokens
 from tests.protocol.conftest import Served, serving
@@ -175,7 +176,6 @@ async def test_pages_show_markup_of_documents_literally(site: Site) -> None:
     await site.done("/documents/1/note", title=EVIL, text=f"{EVIL} basalt", version="1")
     site.engine.add(text=f"removed {EVIL}", title=EVIL)
     await site.done("/documents/2/remove")
-    assert EVIL.partition("<")[2] not in (await site.post("/add", (EVIL, b"x"), ("a.md", b"x"))).text
     past = ["/documents/1/versions", "/documents/1/versions/1", "/trash", "/documents/2/versions/1"]
     for path in [*EVERY, *past, f"/?q=granite {EVIL}", f"/documents?path={EVIL}", f"/login?to={EVIL}"]:
         response = await site.http.get(path, headers=HTML)
@@ -210,14 +210,20 @@ async def test_the_start_page_shows_the_base_after_one_round_of_calls(site: Site
     assert "<script>alert" not in page
 
 
-async def test_tags_and_collections_lead_to_their_documents_with_counts(site: Site) -> None:
+async def test_tags_and_collections_lead_to_their_documents_with_counts(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts are those of the page; `/collections` counts the whole base, also beyond one list of tags."""
+    monkeypatch.setattr(visit, "_PAGE", 2)
+    monkeypatch.setattr(document_pages, "_TAGS", 2)
     for number in range(3):
         site.engine.add("collection:memory", *["rock", "a&b"][: number + 1], text=f"granite {number}")
+    site.engine.add("collection:books", "a&b", "zinc", text="basalt")
     for path, words in (
-        ("/?q=granite", "3 passages match, the best first. In these results: a&b (2)"),
-        ("/documents", "Tags: rock (3) a&b (2) 1 to 3 of 3 documents"),
+        ("/?q=granite&collection=memory", "3 passages match, the best first. In these results: a&b (2)"),
+        ("/documents?collection=memory", "On this page: a&b (2) 1 to 3 of 3 documents"),
         ("/documents?tag=rock,a%26b&collection=memory", "1 to 2 of 2 documents"),
-        ("/collections", "rock 3 documents, 3 passages"),
+        ("/collections", "rock 3 documents, 3 passages These are the 2 most used of 3 tags."),
         ("/documents/2", "memory rock a&b version 1"),
     ):
         text = plain(await site.get(path)).replace("( ", "(")
@@ -267,6 +273,10 @@ async def test_after_an_engine_that_is_away_the_other_documents_are_not_tried(si
     fields = {"ids": "1,2,3", "action": "tag", "tags": "new"}
     text = plain((await site.post("/documents/selected", **fields)).text)
     assert (": 0 of 3" in text, text.count("Not tried")) == (True, 2)
+    fault = Fault("internal_error", match=Match(operation="createJob"), when=When(nth=2))
+    site.engine.namespace.faults.arm(fault)
+    text = plain((await site.post("/add", *((f"{number}.md", b"x") for number in range(3)))).text)
+    assert ("Added: 1 of 3" in text, text.count("Not tried")) == (True, 1)
 
 
 @pytest.mark.parametrize(
@@ -462,7 +472,24 @@ async def test_good_files_are_taken_and_each_bad_one_is_named_with_its_reason(
         site.engine.arm("refused", "createJob", Status(code="undecodable_text"))
         text = plain((await site.post("/add", ("bad.txt", b"x"), ("b.md", b"b"))).text)
         assert ("Added: 1 of 2 bad.txt: " in text, "b.md: done" in text) == (True, True)
+        form = site.http.build_request(
+            "POST", "/add", files=[("token", (None, await site.token())), ("file", ("_.md", b"x"))]
+        )
+        body, kind = form.read().replace(b'"_', b'"\xff'), form.headers["Content-Type"]
+        response = await site.http.post("/add", content=body, headers={**HTML, "Content-Type": kind})
+        assert "Nothing was added. ?.md: " in plain(response.text)
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+async def test_files_beyond_the_quota_of_a_key_are_named_and_the_others_added(
+    opened: Open, tmp_path: Path
+) -> None:
+    file = KeyFile(tmp_path / "keys.json")
+    _, key = file.create("ci", rights=rights_of(["read", "write"]), quotas=Quotas(documents_per_day=1))
+    async with opened(keys=str(file.path)) as site:
+        await site.http.post("/login", files={"key": (None, key)}, headers=HTML)
+        text = plain((await site.post("/add", ("a.md", b"a"), ("b.md", b"b"))).text)
+        assert ("Added: 1 of 2 b.md: This key may add" in text, "a.md: done" in text) == (True, True)
 
 
 async def test_invalid_additions_are_refused_before_they_reach_the_engine(

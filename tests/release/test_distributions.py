@@ -15,11 +15,14 @@ import pytest
 
 from kb_cli import VERSION
 from kb_load.processes import clean_environment, free_port
+from tests.conformance import node
+from tests.support.patience import COMMAND_SECONDS
 from tests.support.stack import ROOT, Process, wait_until_ready
 
 pytestmark = pytest.mark.process
 
 PACKAGED = [
+    "kb_cli/connect/SKILL.md",
     "kb_cli/main.py",
     "kb_engine/embed/minilm/NOTICE",
     "kb_verify/requirements.toml",
@@ -42,6 +45,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / name, source / name)
     build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     subprocess.run(build, cwd=source, check=True, capture_output=True)
+    bundle = [sys.executable, "deploy/bundle.py", str(folder)]
+    subprocess.run(bundle, cwd=source, check=True, capture_output=True)
     return folder
 
 
@@ -92,6 +97,26 @@ def test_there_is_one_of_each_with_what_it_needs(dist: Path) -> None:
     assert {"requirements.lock", "Makefile", "LICENSE", "docs/index.md"} <= set(sources)
     assert f"Version: {VERSION.removeprefix('v')}\n" in metadata
     assert not [name for name in packaged if name.startswith(("tests/", "docs/"))]
+
+
+def test_claude_accepts_plugin_marketplace_and_bundle(dist: Path, tmp_path: Path) -> None:
+    node.install()
+    [bundle] = dist.glob("*.mcpb")
+    manifests = [str(ROOT / ".claude-plugin" / name) for name in ("plugin.json", "marketplace.json")]
+    done = [
+        *(
+            node.claude(tmp_path, "plugin", "validate", "--strict", each, seconds=COMMAND_SECONDS)
+            for each in manifests
+        ),
+        node.run(node.MCPB, "unpack", str(bundle), str(tmp_path / "unpacked"), seconds=COMMAND_SECONDS),
+        node.run(
+            node.MCPB, "validate", str(tmp_path / "unpacked" / "manifest.json"), seconds=COMMAND_SECONDS
+        ),
+    ]
+    assert [each.stdout + each.stderr for each in done if each.returncode != 0] == []
+    assert "skills: kb:kb" in done[0].stdout
+    [wheel] = dist.glob("*.whl")
+    assert (tmp_path / "unpacked" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 def test_the_command_says_its_version(kb: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ CONTAINERS = "wants containers: tests/integration has the same stacks and images
 CLUSTER = "wants a cluster: tests/integration/test_manifests.py reads the manifests"
 STARTED = "the engine and the server of these tests are what it starts"
 EVERYTHING = "runs all tests, this one among them"
-RELEASE = "writes to the repository or its remote, or runs everything"
+RELEASE = "writes to the repository or its remote, wants an index, or runs everything"
 LONG = "loads a machine for minutes; .ci/run has a short load test"
 POSTGRES = "wants PostgreSQL and its tools; tests/unit/cli/test_migrate.py has kb migrate between both stores"
 VERIFIED = "takes minutes: tests/contract/test_suite.py, and test_verify_command.py for the report"
@@ -82,6 +82,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "kb migrate sqlite:$HOME/.local/share/kb/engine/kb.sqlite postgresql://kb@db.example/kb": POSTGRES,
         "kb migrate postgresql://kb@db.example/kb sqlite:/srv/kb.sqlite": POSTGRES,
     },
+    "docs/clients.md": dict.fromkeys(
+        ["claude plugin marketplace add OWNER/REPO", "claude plugin install kb@kb-for-agents"],
+        "wants an index: tests/release has plugin and marketplace validated",
+    ),
     "docs/cluster.md": {"docker compose -f deploy/replicas/compose.yml up --scale server=2": CONTAINERS},
     "docs/containers.md": {
         **dict.fromkeys(
@@ -131,6 +135,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/installing.md": {
         **dict.fromkeys(
             [
+                "uvx --from '.[server,engine]' kb up",
+                "pipx run --spec '.[server,engine]' kb up",
                 "python3 -m venv .venv",
                 ".venv/bin/python -m pip install '.[server,engine]'",
                 "python3 -m venv --without-pip /tmp/kb-size",
@@ -170,6 +176,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
             "make lock FLAGS=--upgrade",
             "make lock",
             ".ci/run --all",
+            "make dist",
+            "uvx --find-links dist --from 'kb-for-agents[server,engine]==3.1.0' kb up",
+            "pipx run --pip-args=\"--find-links dist\" --spec 'kb-for-agents[server,engine]==3.1.0' kb up",
             'git tag --sign v3.1.0 --message "kb 3.1.0"',
             "git push origin v3.1.0",
         ],

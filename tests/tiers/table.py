@@ -93,7 +93,11 @@ TIERS = (
             "tests/docs",
             "tests/release",
         ),
-        sources=("cli", "load", "docs", "examples", "skills", "README.md", "CONTRIBUTING.md", "SECURITY.md"),
+        sources=(
+            *("cli", "load", "docs", "examples", "skills", "README.md", "CONTRIBUTING.md", "SECURITY.md"),
+            *(".claude-plugin", "deploy/bundle.py", "tests/conformance/package-lock.json"),
+        ),
+        needs=("node",),
     ),
     Tier(
         "simulator",
@@ -112,7 +116,7 @@ TIERS = (
     ),
     Tier(
         "site and distributions",
-        sources=("docs", "README.md", "ARCHITECTURE.md"),
+        sources=("docs", "README.md", "ARCHITECTURE.md", "deploy/bundle.py"),
         command=("make", "site", "dist"),
     ),
     Tier("load", sources=("load",), command=("make", "load", "FLAGS=--seconds 20"), measured=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -60,3 +61,4 @@ def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert f'org.opencontainers.image.version="{project}"' in (ROOT / "Dockerfile").read_text("utf-8")
     assert {VERSION, API_VERSION, f"v{SERVER_VERSION}"} == {f"v{project}"}
+    assert json.loads((ROOT / ".claude-plugin/plugin.json").read_text("utf-8"))["version"] == project

@@ -76,6 +76,8 @@ class Client:
     format: Format = "json"
     program: str = ""
     """Its name on the PATH, if it has one."""
+    skill: Callable[[Machine], Path] | None = None
+    """The file of kb's skill, for a client whose folder of skills `kb connect` fills."""
 
     def is_installed(self, machine: Machine) -> bool:
         """True if its program is on the PATH, or its own folder of settings is not empty."""
@@ -110,6 +112,10 @@ def _claude_code(machine: Machine) -> Path:
     return machine.folder("CLAUDE_CONFIG_DIR", ".") / ".claude.json"
 
 
+def _claude_skill(machine: Machine) -> Path:
+    return machine.folder("CLAUDE_CONFIG_DIR", ".claude") / "skills/kb/SKILL.md"
+
+
 def _zed(machine: Machine) -> Path:
     if machine.platform == "win32":
         return machine.applications / "Zed/settings.json"
@@ -117,7 +123,9 @@ def _zed(machine: Machine) -> Path:
 
 
 CLIENTS: Mapping[str, Client] = {
-    "claude-code": Client("Claude Code", _claude_code, _over_http(type="http"), program="claude"),
+    "claude-code": Client(
+        "Claude Code", _claude_code, _over_http(type="http"), program="claude", skill=_claude_skill
+    ),
     "claude-desktop": Client(
         "Claude Desktop",
         lambda machine: machine.applications / "Claude/claude_desktop_config.json",

@@ -29,6 +29,7 @@ from kb_server.toolsets import EXTRA, EXTRA_USE, checked_names
 
 _PROBE_SECONDS = 2.0
 _PRIVATE = 0o600
+_SKILL = Path(__file__).with_name("SKILL.md")
 
 
 State: TypeAlias = Literal["connected", "set otherwise", "not connected", "no file", "file not readable"]
@@ -76,15 +77,25 @@ def run(options: argparse.Namespace, out: Output) -> None:
     except NotEditable as error:
         hint = f"edit it by hand: kb connect {options.client} --print shows the entry"
         raise CliError(Exit.FAILED, f"{file} {error}; {hint}") from error
-    if after != before:
+    skill = None if client.skill is None else client.skill(machine).resolve()
+    own, found = _SKILL.read_text("utf-8"), "" if skill is None else _text_of(skill)
+    change_skill = skill is not None and found == (own if options.undo else "")
+    if after != before or change_skill:
         if not out.as_json:
-            out.text(_difference(file, before, after, server))
-        if not options.yes and not confirmed(f"Change {file}?"):
+            if after != before:
+                out.text(_difference(file, before, after, server))
+            if change_skill:
+                out.text(f"{'---' if options.undo else '+++'} {skill} (the skill)")
+        if not options.yes and not confirmed(f"Change {file if after != before else skill}?"):
             raise CliError(Exit.FAILED, f"{file} is unchanged")
         if options.undo and _is_own(file, before, client, entries):
             _remove(file, before)
-        else:
+        elif after != before:
             _write(file, before, after)
+        if skill is not None and change_skill:
+            _write_skill(skill, found, "" if options.undo else own)
+    if skill is not None and found not in ("", own):
+        out.note(f"{skill} differs from the skill of this kb and is unchanged; to renew it, remove it first")
     known = Known(options.client, "not connected" if options.undo else "connected", str(file))
     if not out.answered(known):
         change = "configuration unchanged"
@@ -202,6 +213,16 @@ def _write(file: Path, before: str, text: str) -> None:
             new.replace(file)
     except OSError as error:
         raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error
+
+
+def _write_skill(file: Path, before: str, text: str) -> None:
+    """Write or remove the skill; its folder goes when it is empty. Raises `CliError` as `_write` does."""
+    if text:
+        _write(file, before, text)
+        return
+    _remove(file, before)
+    with suppress(OSError):
+        file.parent.rmdir()
 
 
 def _is_own(file: Path, text: str, client: Client, names: Iterable[str]) -> bool:

@@ -258,18 +258,20 @@ class Analyser:
 
     def _foreign_function_words(self, query: str, languages: Sequence[str]) -> frozenset[str]:
         """Return the function words of a query in the languages that have most of them, if that is not
-        English.
+        English. Beside documents in English, words of both languages show neither: war in Europe.
         """
         if not languages:
             return frozenset()
         tokens = frozenset(self.tokens(query))
+        english = tokens & _function_words()
+        shared = english if "en" in languages else frozenset()
         found = [
-            tokens & _function_words_in(language) for language in languages if language in FUNCTION_WORDS
+            words
+            for words in (tokens & _function_words_in(each) for each in languages if each in FUNCTION_WORDS)
+            if len(words - shared) >= LEAST_FUNCTION_WORDS
         ]
         most = max(map(len, found), default=0)
-        if most < LEAST_FUNCTION_WORDS or most <= len(tokens & _function_words()):
-            return frozenset()
-        return frozenset().union(*(words for words in found if len(words) == most))
+        return frozenset().union(*(words for words in found if len(words) == most > len(english)))
 
     def _tokens_and_words(
         self, query: str, languages: Sequence[str], dropped: Container[str] = ()
@@ -292,7 +294,7 @@ class Analyser:
         if _PERSIAN in languages:
             for pair in pairwise(spaced):
                 if not any(map(str.isascii, pair)):
-                    joined = self._forms("".join(pair), stemmed)
+                    joined = self._forms("".join(pair), [_PERSIAN])
                     forms |= {token: forms[token] + joined for token in pair if token in forms}
         words = [(token, forms[token]) for token in content]
         for run in unbroken:

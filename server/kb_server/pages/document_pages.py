@@ -76,7 +76,6 @@ async def search(visit: Visit) -> web.Response:
     excerpts = await rendered("excerpts", query, answer.results)
     found = list(zip(answer.results, excerpts, strict=True))
     well = good_matches(answer.results)
-    held = Counter(tag for result in answer.results for tag in result.tags if tag not in request.tags)
     following = visit.again(cursor=answer.next_cursor) if answer.next_cursor else ""
     return visit.show(
         "search",
@@ -84,11 +83,7 @@ async def search(visit: Visit) -> web.Response:
         given=visit.query,
         collections=collections,
         answer=answer,
-        facets=[
-            (tag.removeprefix(PREFIX), count, visit.narrowed(tag))
-            for tag, count in held.most_common(_FACETS)
-            if count < len(answer.results)
-        ],
+        facets=_facets(visit, [result.tags for result in answer.results], request.tags),
         near=found[:well],
         far=found[well:],
         around={"previous": "", "following": following},
@@ -107,19 +102,15 @@ async def listing(visit: Visit) -> web.Response:
         offset=visit.query.get("offset"),
         limit=_DOCUMENTS,
     )
-    listed, collections, counts = await asyncio.gather(
-        visit.engine.call(LIST_DOCUMENTS, query=query), visit.collections(), visit.tags()
+    listed, collections = await asyncio.gather(
+        visit.engine.call(LIST_DOCUMENTS, query=query), visit.collections()
     )
     return visit.show(
         "documents",
         given=visit.query,
         collections=collections,
         choices=visit.choices_of(collections),
-        facets=[
-            (each.tag, each.documents, visit.narrowed(each.tag))
-            for each in counts[:_FACETS]
-            if each.tag not in tags
-        ],
+        facets=_facets(visit, [each.tags for each in listed.documents], tags),
         listed=listed,
         around=visit.around(listed.offset, len(listed.documents), listed.total, _DOCUMENTS),
     )
@@ -254,7 +245,21 @@ async def remove(visit: Visit) -> web.Response:
 
 async def collections(visit: Visit) -> web.Response:
     collections, tags = await asyncio.gather(visit.collections(), visit.tags())
-    return visit.show("collections", collections=sizes(collections), tags=sizes(tags[:_TAGS]))
+    return visit.show(
+        "collections", collections=sizes(collections), tags=sizes(tags[:_TAGS]), tag_count=len(tags)
+    )
+
+
+def _facets(
+    visit: Visit, listed: Sequence[Sequence[str]], given: Sequence[str]
+) -> list[tuple[str, int, str]]:
+    """Return the tags of some of the documents, but not of all, each with its count and its address."""
+    counts = Counter(tag for tags in listed for tag in tags if tag not in given)
+    return [
+        (tag.removeprefix(PREFIX), count, visit.narrowed(tag))
+        for tag, count in counts.most_common(_FACETS)
+        if count < len(listed)
+    ]
 
 
 def _tags(visit: Visit) -> list[str]:

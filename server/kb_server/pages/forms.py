@@ -147,7 +147,8 @@ class Form:
                 if not reason:
                     reason = await self._take(blocks, part.filename, folder, most_bytes)
                 if reason:
-                    self.left_out.append((part.filename[:200], reason))
+                    name = part.filename[:200].encode(errors="replace").decode()
+                    self.left_out.append((name, reason))
                 async for block in blocks:
                     to_skip -= len(block)
                     if to_skip < 0:

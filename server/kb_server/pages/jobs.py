@@ -15,11 +15,11 @@ from kb_contracts.api.operations import (
     JobsQuery,
 )
 from kb_server.collection_tags import tags_for_submission
-from kb_server.engine_client.errors import EngineFault, Refused
-from kb_server.engine_faults import tool_error
+from kb_server.engine_client.errors import EngineFault
 from kb_server.pages.forms import FormError
-from kb_server.pages.several import Outcome
+from kb_server.pages.several import NOT_TRIED, Outcome, failure
 from kb_server.pages.visit import Visit, fit, go, listed_in
+from kb_server.tool import ToolError
 
 _JOBS = 50
 
@@ -40,14 +40,18 @@ async def add(visit: Visit) -> web.Response:
     if text.strip():
         await engine.call(CREATE_JOB, body=fit(m.NoteRequest, text=text, title=title, **common))
         outcomes.append(Outcome("The note", "", ""))
+    is_away = False
     for file in form.files:
+        reason = ""
         try:
+            if is_away:
+                raise ToolError("not_tried", NOT_TRIED)
             await engine.send_file(file, fields)
-            reason = ""
-        except EngineFault as fault:
-            if not isinstance(fault, Refused) and all(each.reason for each in outcomes):
+        except (EngineFault, ToolError) as error:
+            reason, has_no_answer = failure(error)
+            is_away |= has_no_answer
+            if is_away and all(each.reason for each in outcomes):
                 raise
-            reason = tool_error(fault).message
         outcomes.append(Outcome(file.filename, "", reason))
     failed = [each for each in outcomes if each.reason]
     if len(failed) == len(outcomes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -44,6 +44,16 @@ class Outcome(NamedTuple):
     reason: str
 
 
+NOT_TRIED = "Not tried, because the engine did not answer."
+
+
+def failure(error: EngineFault | ToolError, **subject: Any) -> tuple[str, bool]:
+    """Return the reason in words, and True if the engine did not answer, so that more is not tried."""
+    if isinstance(error, ToolError):
+        return error.message, False
+    return tool_error(error, **subject).message, not isinstance(error, Refused)
+
+
 async def confirmation(visit: Visit) -> web.Response:
     """Show the chosen documents by title, before anything is changed."""
     query = visit.request.query
@@ -61,16 +71,14 @@ async def change(visit: Visit) -> web.Response:
         title, there, reason = f"document {key}", f"/documents/{key}", ""
         try:
             if is_away:
-                raise ToolError("not_tried", "Not tried, because the engine did not answer.")
+                raise ToolError("not_tried", NOT_TRIED)
             document = await visit.engine.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
             title = document.title
             await _apply(visit, selection, document)
             there = "" if selection.action == "remove" else there
         except (EngineFault, ToolError) as error:
-            is_away |= isinstance(error, EngineFault) and not isinstance(error, Refused)
-            reason = (
-                error.message if isinstance(error, ToolError) else tool_error(error, document_id=key).message
-            )
+            reason, has_no_answer = failure(error, document_id=key)
+            is_away |= has_no_answer
         outcomes.append(Outcome(title, there, reason))
     return visit.show(
         "outcomes", heading=_HEADINGS[selection.action], outcomes=outcomes, action=selection.action

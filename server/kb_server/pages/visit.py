@@ -24,7 +24,7 @@ from kb_server.waiting import Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_MOST_TAGS = 1_000
+_PAGE, _MOST_TAGS = 1_000, 10_000
 _ONE = ThreadPoolExecutor(1, "pages")
 
 DONE = {
@@ -124,16 +124,19 @@ class Visit:
         }
 
     async def collections(self) -> list[m.TagCount]:
-        return await self._counted(PREFIX)
+        query = TagsQuery(prefix=PREFIX, limit=_PAGE)
+        return (await self.engine.call(LIST_TAGS, query=query)).tags
 
     async def tags(self) -> list[m.TagCount]:
         """Return the tags that name no collection, the most used first."""
-        tags = [each for each in await self._counted("") if not each.tag.startswith(PREFIX)]
+        found: list[m.TagCount] = []
+        for offset in range(0, _MOST_TAGS, _PAGE):
+            page = await self.engine.call(LIST_TAGS, query=TagsQuery(offset=offset, limit=_PAGE))
+            found += page.tags
+            if len(found) >= page.total:
+                break
+        tags = [each for each in found if not each.tag.startswith(PREFIX)]
         return sorted(tags, key=lambda each: -each.documents)
-
-    async def _counted(self, prefix: str) -> list[m.TagCount]:
-        query = TagsQuery(prefix=prefix, limit=_MOST_TAGS)
-        return (await self.engine.call(LIST_TAGS, query=query)).tags
 
     def narrowed(self, tag: str) -> str:
         """Return the address of this page for documents that also have this tag."""

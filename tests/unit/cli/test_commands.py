@@ -305,6 +305,8 @@ def test_a_key_for_a_collection_that_does_not_exist_says_so(
     err = kb("keys", "create", "ci", "--collection", "quarries,memory,quarry")[2]
     said = "there is no collection 'quarry'; did you mean quarries?; the key reaches it once it exists"
     assert [line for line in err.splitlines() if "collection '" in line] == [said]
+    monkeypatch.setenv("KB_ENGINE_CA", str(tmp_path / "absent.pem"))
+    assert kb("keys", "create", "other", "--collection", "quarry")[0] == 0
 
 
 def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:

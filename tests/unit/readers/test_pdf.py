@@ -84,6 +84,7 @@ def test_a_page_tree_that_was_mended_is_read() -> None:
         ("TCP/IP Illustrated", "# Pumps", "TCP/IP Illustrated"),
         ("88300 162..177", "# Pumps", "Pumps"),
         ("Presentación de PowerPoint", "text", None),
+        ("(anonymous)", "text", None),
         ("Release 23.7.R1", "# Pumps", "Release 23.7.R1"),
         (None, "text\n\n## Pumps", None),
         (None, "# Table of Contents\n\nPumps 3", None),
@@ -423,6 +424,9 @@ def test_short_bold_and_numbered_lines_apart_from_the_text_are_headings() -> Non
         (460, "F2", "a bold remark"),
         (440, "F1", "II. REPAIR"),
         (420, "F1", "The repair is done in spring."),
+        (380, "F1", "1. Close the valve"),
+        (360, "F1", "2. Stop the pump"),
+        (340, "F1", "The pump is still warm."),
         (400, "F2", "Head"),
         (410, "F2", "of a table"),
     ]

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.address import Address
+from kb_engine.address import Address, urls_of
 
 T = TypeVar("T")
 
@@ -39,6 +39,8 @@ searches and leases.
 _ATTEMPTS = 5
 ACQUIRE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
+HOST_SECONDS = 3.0
+"""Time after which the next of several hosts is tried, in seconds: a host without power does not refuse."""
 READ_SECONDS = 60.0
 WRITE_SECONDS = 900.0
 """Time-out of a statement in seconds; a file of a hundred megabytes is stored in one transaction."""
@@ -53,6 +55,9 @@ _ESCAPED = {"\0": "\x01\x01", "\x01": "\x01\x02"}
 _RESTORED = {kept: original for original, kept in _ESCAPED.items()}
 _TO_ESCAPE = re.compile("[\0\x01]")
 _TO_RESTORE = re.compile("\x01[\x01\x02]")
+
+_answered: dict[str, str] = {}
+"""The URL of the host that answered last, by the URL of all hosts."""
 
 GONE = (
     asyncpg.PostgresConnectionError,
@@ -153,13 +158,26 @@ def not_ready(why: str = "The database does not answer. Retry when it is back.")
 
 async def connect(address: Address, *, search_path: str = f"{SCHEMA}, public", name: str = "kb") -> Db:
     """Open a connection outside the pool; the caller closes it. Raises the exceptions of asyncpg."""
-    db = await asyncpg.connect(
+    db = await _connect_to_any(
         address.url,
         timeout=CONNECT_SECONDS,
         command_timeout=WRITE_SECONDS,
         server_settings=_settings(search_path) | {"application_name": name},
     )
     await _prepare(db)
+    return db
+
+
+async def _connect_to_any(url: str, *, timeout: float, **options: Any) -> Db:
+    """Connect to the first of the hosts in a URL that answers, beginning with the last one that did."""
+    hosts = sorted(urls_of(url), key=lambda host: host != _answered.get(url))
+    for host in hosts[:-1]:
+        with suppress(*GONE):
+            db = await asyncpg.connect(host, timeout=HOST_SECONDS, **options)
+            _answered[url] = host
+            return db
+    db = await asyncpg.connect(hosts[-1], timeout=timeout, **options)
+    _answered[url] = hosts[-1]
     return db
 
 
@@ -257,6 +275,7 @@ class Connections:
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
                     self._address.url,
+                    connect=_connect_to_any,
                     min_size=0,
                     max_size=CONNECTIONS,
                     timeout=CONNECT_SECONDS,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -30,6 +32,8 @@ from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, c
 from kb_engine.store.postgres.search.building import remove_index
 from kb_engine.store.postgres.search.renewal import renew_one
 from kb_engine.store.postgres.transaction import layout_version, lock_base, set_embedder
+
+T = TypeVar("T")
 
 WAIT_SECONDS = 15.0
 """Time to wait for the server, in seconds, because an engine may be started together with its database."""
@@ -69,17 +73,21 @@ async def prepare(
         return str(await value(db, "SELECT current_setting('search_path')")), bound, newest
 
 
-async def check_pooler(address: Address, pooler: Address, connections: Connections) -> None:
+async def check_pooler(address: Address, pooler: Address, connections: Connections, wait: float) -> None:
     """Check that `connections` lead through the `pooler` to the base at `address`. Raises `BaseRefused`."""
+
+    async def beyond() -> list[Any]:
+        async with connections.statements() as db:
+            return await rows(db, _DATABASE)
+
     with _refusals(pooler, "KB_POSTGRES_POOLER"):
         db = await connect(address)
         try:
             direct = await rows(db, _DATABASE)
         finally:
             await db.close()
-        async with connections.statements() as db:
-            if await rows(db, _DATABASE) != direct:
-                raise NotABase(pooler, "KB_POSTGRES_POOLER leads to another database than KB_STORE.")
+        if await _reached(beyond, wait) != direct:
+            raise NotABase(pooler, "KB_POSTGRES_POOLER leads to another database than KB_STORE.")
 
 
 async def filled_by(address: Address) -> EmbedderIdentity:
@@ -99,7 +107,7 @@ async def latest(
     With `unfinished` a base that holds a part of another one is accepted, to complete it.
     """
     with _refusals(address):
-        db = await _reached(address, wait)
+        db = await _reached(partial(connect, address), wait)
         try:
             encoding = await value(db, "SELECT current_setting('server_encoding')")
             if encoding != "UTF8":
@@ -116,11 +124,11 @@ async def latest(
             await db.close()
 
 
-async def _reached(address: Address, wait: float) -> Db:
+async def _reached(connecting: Callable[[], Awaitable[T]], wait: float) -> T:
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         try:
-            return await connect(address)
+            return await connecting()
         except _FOR_GOOD:
             raise
         except GONE:

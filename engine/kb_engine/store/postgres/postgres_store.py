@@ -96,6 +96,10 @@ BEATS = 3
 _FILE_LEASES = 4
 """Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
+_SILENT_SECONDS = 15.0
+"""Time between looks if the server of the listener still answers, in seconds: one without power closes no
+connection.
+"""
 _EMPTYING_SECONDS = 5
 
 PART_BYTES = 1024 * 1024
@@ -134,7 +138,8 @@ async def open_postgres(
     index: Index | None = None,
     unfinished: bool = False,
 ) -> PostgresStore:
-    """Open the base at `address`, creating or migrating it first; wait up to `wait` seconds for its server.
+    """Open the base at `address`, creating or migrating it first; wait up to `wait` seconds for its server
+    and the pooler.
 
     From `exact_below` chunks on, searches by meaning use an approximate index (`postgres/search`). `index`
     answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
@@ -147,7 +152,7 @@ async def open_postgres(
     connections = Connections(pooler or address, search_path, is_pooled=pooler is not None)
     if pooler is not None:
         try:
-            await check_pooler(address, pooler, connections)
+            await check_pooler(address, pooler, connections, wait)
         except BaseException:
             await connections.close()
             raise
@@ -263,8 +268,11 @@ class PostgresStore(Store):
                     db.add_termination_listener(lambda _, lost=lost: lost.set())
                     await db.add_listener(CHANNEL, receive)
                     callback(StoreEvent("resumed"))
-                    if not db.is_closed():
-                        await lost.wait()
+                    while not db.is_closed():
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(lost.wait(), _SILENT_SECONDS)
+                            break
+                        await db.execute(f"LISTEN {CHANNEL}", timeout=_SILENT_SECONDS)  # has no effect
                 finally:
                     with suppress(*GONE, asyncpg.PostgresError):
                         await db.close(timeout=1.0)

@@ -301,7 +301,7 @@ class PostgresWrite(PostgresRead, Write):
     async def remove_all_content(self) -> None:
         # TRUNCATE takes constant time. A search in progress keeps its rows or finds none; documents and
         # chunks are deleted row by row, because their readers must see a consistent snapshot.
-        await self.db.execute("TRUNCATE postings, word_orders, next_vectors")
+        await self.db.execute("TRUNCATE word_orders, postings, next_vectors")
         # The table of vectors cannot be locked exclusively while its index is being built.
         free = await value(self.db, f"SELECT pg_try_advisory_xact_lock({BUILDING})")
         emptying = "TRUNCATE" if free else "DELETE FROM"

@@ -17,6 +17,7 @@ from kb_server.schema import input_schema
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import EXTRA, EXTRA_TOKENS, build_toolset
+from tests.support.stack import ROOT
 from tests.unit.cli.conftest import Kb, RunningEngine
 
 KEY = "a-key-for-agents"
@@ -29,6 +30,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "KB_MCP_API_KEY", "KB_MCP_PORT"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "home"
+
+
+@pytest.mark.parametrize("found", ["", "A skill that somebody changed.\n"])
+def test_claude_code_gets_the_skill_unless_it_has_another(kb: Kb, home: Path, found: str) -> None:
+    skill = home / ".claude/skills/kb/SKILL.md"
+    if found:
+        skill.parent.mkdir(parents=True)
+        skill.write_text(found)
+    _, out, err = kb("connect", "claude-code", "--yes")
+    assert (str(skill) in out, f"{skill} differs" in err) == (not found, bool(found))
+    assert skill.read_text() == (found or (ROOT / "skills/kb/SKILL.md").read_text())
+    kb("connect", "claude-code", "--undo", "--yes")
+    assert skill.exists() == skill.parent.exists() == bool(found)
 
 
 def file_of(client: str, home: Path) -> Path:

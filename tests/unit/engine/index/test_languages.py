@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
 from kb_engine.index.languages import FUNCTION_WORDS, STEMMERS, UNSPACED, language_of, stemmer
-from kb_engine.index.words import TITLE_SHARE, Analyser, Word, weigh, weigh_words
+from kb_engine.index.words import TITLE_SHARE, Analyser, Word, looked_up, weigh, weigh_words
 from tests.support.stores import Base, new_note, prepared
 
 TEXTS = {
@@ -163,9 +163,24 @@ def test_parts_of_a_persian_word_are_found_joined_and_with_a_blank(written: str)
         assert all(set(word) & set(chunk.terms) for word in words)
 
 
+def test_a_long_query_beside_persian_documents_has_hardly_more_terms() -> None:
+    query = " ".join(f"ب {first}{second}" for first, second in product("تثجحخدذرزسشصضطظعغفقكلمن", repeat=2))
+    analyser = Analyser()
+    terms, others = (
+        len(looked_up(analyser.words_of(query, languages)))
+        for languages in (STEMMERS, STEMMERS.keys() - {"fa"})
+    )
+    assert terms < 2 * others
+
+
 @pytest.mark.parametrize(
     ("query", "languages"),
-    [("die casting", ["de"]), ("when the war is on and the die is cast", ["de", "fr"]), ("la de granit", [])],
+    [
+        ("die casting", ["de"]),
+        ("war in Europe", ["de", "en"]),
+        ("when the war is on and the die is cast", ["de", "fr"]),
+        ("la de granit", []),
+    ],
 )
 def test_function_words_of_a_language_that_the_query_does_not_have_remain(
     query: str, languages: list[str]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.query import Wording
 from kb_engine.store.port import Found, Prepared
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
@@ -86,14 +87,22 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
     await fill(pair, chance, 30)
     for word in dict.fromkeys(WORDS):
         await search(pair, word, "fts", top=100)
-    for _ in range(40):
+    for _ in range(80):
         text = " ".join(chance.choices(WORDS, k=chance.randint(1, 5)))
         filters: dict[str, Any] = chance.choice(
             [{}, {"tags": ["a"]}, {"tags_any": ["a", "b"]}, {"doc_type": "note"}]
         )
+        held, excluded = chance.choice([[], [text], [chance.choice(WORDS)]]), [chance.choice(WORDS)]
+        wording = chance.choice([None, Wording(held, excluded)])
         least = chance.choice([0.0, 0.2])
         await search(
-            pair, text, chance.choice(MODES), top=chance.choice([3, 100]), min_score=least, **filters
+            pair,
+            text,
+            chance.choice(MODES),
+            top=chance.choice([3, 100]),
+            min_score=least,
+            wording=wording,
+            **filters,
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -321,6 +323,22 @@ async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
     assert [await received(), await received()] == [("queued", None), ("cancelled", waiting.id)]
     await two.one.store.once(None, documents.clear)
     assert await received() == ("cleared", None)
+
+
+async def test_an_engine_listens_anew_if_the_server_falls_silent(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "_SILENT_SECONDS", 1.0)
+    events: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    two.other.store.subscribe(events.put_nowait)
+    async with asyncio.timeout(ANSWER_SECONDS):
+        assert (await events.get()).kind == "resumed"
+        silent = two.other.store._listener
+        os.kill(silent, signal.SIGSTOP)
+        try:
+            assert (await events.get()).kind == "resumed"
+        finally:
+            os.kill(silent, signal.SIGCONT)
 
 
 async def test_engines_are_called_for_a_queued_job_until_one_has_room(two: Two) -> None:

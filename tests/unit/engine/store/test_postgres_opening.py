@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import asyncpg
@@ -22,7 +23,7 @@ from kb_engine.store.port import (
     NotABase,
     Prepared,
 )
-from kb_engine.store.postgres import schema
+from kb_engine.store.postgres import connection, schema
 from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
 from kb_engine.store.postgres.postgres_store import open_postgres
 from kb_engine.store.postgres.word_order import order_of
@@ -292,6 +293,29 @@ async def test_a_pooler_of_another_database_is_refused(database: Database) -> No
     give_back(other)
 
 
+async def test_a_pooler_that_starts_after_the_engine_is_waited_for(database: Database) -> None:
+    is_up = False
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            target.write(data)
+        target.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal is_up
+        if is_up:
+            beyond, to_it = await asyncio.open_connection("127.0.0.1", database.server.port)
+            await asyncio.gather(copy(reader, to_it), copy(beyond, writer))
+        writer.close()
+        is_up = True
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as pooler:
+        url = f"postgresql://kb@127.0.0.1:{pooler.sockets[0].getsockname()[1]}/{database.name}"
+        store = await open_postgres(database.address, embedder=EMBEDDER, pooler=address_of(url))
+        await store.ping()
+        await store.close()
+
+
 async def test_a_database_user_without_write_permission_is_refused(database: Database) -> None:
     name = f"reader_of_{database.name}"
     await database.execute(f"CREATE ROLE {name} LOGIN")
@@ -321,16 +345,19 @@ async def test_a_server_that_lets_nobody_in_is_one_line_without_the_password(
     "url",
     [
         "postgresql://kb@/{name}?host={server.folder}&port={server.port}",
-        "postgresql://kb@127.0.0.1:1,127.0.0.1:{server.port}/{name}?target_session_attrs=read-write",
+        "postgresql://kb@{refusing},{silent},127.0.0.1:{server.port}/{name}?target_session_attrs=read-write",
     ],
 )
-async def test_a_base_is_reached_by_a_socket_and_at_the_second_of_two_hosts(
-    database: Database, url: str
+async def test_a_base_is_reached_by_a_socket_and_at_the_last_of_several_hosts(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = address_of(url.format(name=database.name, server=database.server))
-    store = await open_postgres(address, embedder=EMBEDDER, wait=0)
-    await store.ping()
-    await store.close()
+    monkeypatch.setattr(connection, "HOST_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        hosts = {"refusing": "127.0.0.1:1", "silent": f"127.0.0.1:{server.getsockname()[1]}"}
+        url = url.format(name=database.name, server=database.server, **hosts)
+        store = await open_postgres(address_of(url), embedder=EMBEDDER, wait=0)
+        await store.ping()
+        await store.close()
 
 
 async def test_the_extension_may_lie_in_a_schema_of_its_own() -> None:

@@ -120,4 +120,10 @@ async def test_the_chunks_that_pass_a_wording_are_those_whose_texts_pass(
                 found = await base.find("a", "vector", wording=wording, top=len(texts), vector=axis(0))
                 due = sorted(text for text in texts if wording.passes("title", None, text))
                 assert sorted(result.chunk.text for result in found.results) == due
+        monkeypatch.setattr(word_order, "MOST_IDS", MOST_IDS)
+        told = word_order.passing
+        for most, is_told in ((2 * len(texts), True), (2 * len(texts) - 1, False)):
+            monkeypatch.setattr(word_order, "MOST_COMPARED", most)
+            found = await base.store.read(lambda read: told(read.db, Wording(["a"], ["b"])))
+            assert (found is not None) == is_told
     give_back(place)

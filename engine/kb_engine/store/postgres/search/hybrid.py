@@ -55,9 +55,14 @@ async def find_candidates(
         EngineError: `not_ready` if the base has a different embedder by now.
     """
     state = await read_state(db, embedder, query, words.sizes, without)
-    extent = state.extent
-    if not extent.left:
+    if not state.extent.left:
         return Candidates((), 0)
+    found = await _found(db, state, words, query, exact_below)
+    return found if state.filtered is None else replace(found, size=state.filtered)
+
+
+async def _found(db: Db, state: State, words: Words, query: IndexQuery, exact_below: int) -> Candidates:
+    extent = state.extent
     found: Sequence[Word] = ()
     known: list[Known] = []
     if query.mode != "vector":

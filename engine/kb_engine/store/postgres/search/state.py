@@ -61,7 +61,8 @@ class ReachedSizes:
 class State:
     """The statistics for a query. `average` is in words per chunk; like `languages` it covers the documents
     within the access scope. `indexed`: the HNSW index is complete. Each chunk must contain every word of
-    `required` in one of its forms; the chunks `without` are left out.
+    `required` in one of its forms; the chunks `without` are left out. `filtered`: the number of chunks that
+    pass the filters, if `extent.left` has fewer for phrases and exclusions.
     """
 
     extent: Extent
@@ -71,6 +72,7 @@ class State:
     languages: Sequence[str]
     required: Sequence[Word] = ()
     without: Sequence[int] = ()
+    filtered: int | None = None
 
 
 async def read_state(
@@ -108,7 +110,7 @@ async def read_state(
     state = replace(state, required=required)
     where, values = selected(state, query)
     left = await value(db, f"SELECT count(*) FROM vectors v WHERE {where}", values)  # noqa: S608
-    return replace(state, extent=replace(extent, left=left))
+    return replace(state, extent=replace(extent, left=left), filtered=extent.left)
 
 
 def selected(state: State, query: IndexQuery) -> tuple[str, list[Any]]:

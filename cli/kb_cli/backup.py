@@ -60,7 +60,7 @@ def _of_sqlite(options: argparse.Namespace) -> EngineSettings:
 
 def _report(out: Output, made: Backup, what: str) -> None:
     if not out.answered(made):
-        counts = f"{counted(made.documents, 'document')}, {counted(made.chunks, 'chunk')}"
+        counts = f"{counted(made.documents, 'document')}, {counted(made.chunks, 'passage')}"
         counts += f", {counted(made.uploads, 'upload')} not yet read" if made.uploads else ""
         counts += f", {counted(made.failed_uploads, 'upload')} of failed jobs" if made.failed_uploads else ""
         counts += f", {counted(made.originals, 'file')}" if made.originals else ""

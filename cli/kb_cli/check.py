@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kb_engine.care.check import Finding
     from kb_engine.embed.offline import OfflineEmbedder
 
-_REST = "restore it from a copy (kb restore), or send it again"
+_FROM_COPY = "only a whole base can be restored from a copy (kb restore)"
+_SEND = "send the same file or note again (kb add, kb addnote) when the engine runs"
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
@@ -57,10 +58,10 @@ async def _check(
     store, _ = await open_store(settings, embedder.identity)
     try:
         check = Check(store, embedder, deep=options.deep, repair=options.repair)
-        for findings in (check.findings(), check.hurt_versions()):
+        for findings, rest in ((check.findings(), _SEND), (check.hurt_versions(), _FROM_COPY)):
             async for finding in findings:
                 found["hurt"].append(asdict(finding))
-                out.note(_line(finding, options.repair))
+                out.note(_line(finding, options.repair, rest))
     finally:
         await store.close()
     return {**found, **damage.answer, "documents": check.documents}
@@ -74,15 +75,15 @@ async def _damage(settings: EngineSettings, options: argparse.Namespace, out: Ou
     for each in found.mended:
         out.note(f"the base was damaged: {each}: repaired (indexes rebuilt from the tables)")
     for each in found.left:
-        why = "; its tables are damaged, not only an index: restore it from a copy (kb restore)"
+        why = "; its tables are damaged, not only an index: replace the base by a copy (kb restore)"
         out.note(f"the base is damaged: {each}{why if options.repair else ''}")
     return found
 
 
-def _line(finding: Finding, repair: bool) -> str:
+def _line(finding: Finding, repair: bool, rest: str) -> str:
     title = f"document {finding.document_id} ({finding.title[:60]})"
     if not repair:
         return f"{title}: {', '.join(finding.faults)}"
     parts = [f"{each}: repaired" for each in finding.done]
-    parts += [f"{each}; {_REST}" for each in finding.left]
+    parts += [f"{each}; {rest}" for each in finding.left]
     return f"{title}: {', '.join(parts)}"

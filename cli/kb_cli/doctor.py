@@ -118,7 +118,11 @@ def _keys(options: argparse.Namespace) -> Iterator[Finding]:
     except (SettingsError, CliError):
         return  # reported above
     if not file.exists():
-        yield Finding("ok", "keys", "no key file; `kb keys create` creates a key")
+        if _wants_key(options):
+            found = f"no key file at {file}, and the running server requires a key"
+            yield Finding("warning", "keys", found, "restart kb: it then lets clients in without a key")
+        else:
+            yield Finding("ok", "keys", "no key file; `kb keys create` creates a key")
         return
     try:
         keys = KeyFile(file).read()
@@ -131,7 +135,12 @@ def _keys(options: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("error", "keys", words, f"chmod 600 {file}")
     now = datetime.now(UTC)
     states = Counter(key.state(now) for key in keys)
-    yield Finding("ok", "keys", f"{states['valid']} of {len(keys)} in {file} are valid")
+    what = f"{states['valid']} of {len(keys)} in {file} are valid"
+    if states["valid"]:
+        yield Finding("ok", "keys", what)
+    else:
+        advice = "kb keys create NAME; or, to need no key again, stop kb, remove this file, and start kb"
+        yield Finding("warning", "keys", f"{what}, and clients need one", advice)
     for key in keys:
         if key.state(now) == "expired":
             advice = f"kb keys revoke {key.name}, or make a new one"
@@ -140,6 +149,15 @@ def _keys(options: argparse.Namespace) -> Iterator[Finding]:
             yield Finding(
                 "warning", f"key {key.name}", f"expires on {key.expires:%Y-%m-%d}", "make a new one"
             )
+
+
+def _wants_key(options: argparse.Namespace) -> bool:
+    """True if the running server requires a key that its settings here do not have."""
+    try:
+        settings = read(ServerSettings, options)
+        return not settings.api_key and _ask(f"{http_base(settings)}/mcp", verify=False).status_code == 401
+    except (SettingsError, CliError, httpx.HTTPError):
+        return False
 
 
 def _engine(options: argparse.Namespace) -> Iterator[Finding]:
@@ -152,7 +170,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
     except CliError as error:
         yield Finding("error", "engine", error.message)
         return
-    counts = f"{counted(status.documents.total, 'document')}, {counted(status.chunks, 'chunk')}"
+    counts = f"{counted(status.documents.total, 'document')}, {counted(status.chunks, 'passage')}"
     yield Finding("ok", "engine", f"{status.version} at {url}: {counts}")
     if status.version != VERSION:
         advice = "install the same version of both if there are problems"
@@ -166,9 +184,13 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("error", "engine", issue)
     model = f"{status.model.name}, {'loaded' if status.model.loaded else 'loaded at the first use'}"
     yield Finding("ok", "model", model)
-    if status.queue.failed:
-        advice = "`kb jobs --status failed` shows the reasons, `kb jobs ID --retry` retries a job"
-        yield Finding("warning", "jobs", f"{status.queue.failed} failed", advice)
+    if status.failures:
+        advice = (
+            "`kb jobs --status failed` shows the reasons. After a fault of the engine (no model, disk full) "
+            "run `kb jobs ID --retry`; after a fault of the file correct it and add it again with the same "
+            "path: its failure then no longer counts"
+        )
+        yield Finding("warning", "jobs", f"{status.failures} failed", advice)
     if not status.storage.is_withheld and status.storage.free_bytes < _LEAST_FREE:
         left = f"{status.storage.free_bytes >> 20:,} MiB free at {status.storage.path}"
         yield Finding("error", "storage", left, "free disk space, or delete documents")

@@ -206,7 +206,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
     if not answer.results:
         out.note("Nothing found.")
     if far := len(answer.results) - len(near):
-        out.note(f"{far} more match{'es' if far == 1 else ''} less than half as well; --full shows all.")
+        out.note(f"{counted(far, 'more result')} with less than half of the best score; --full shows all.")
 
 
 def get(options: argparse.Namespace, out: Output) -> None:

@@ -44,6 +44,8 @@ def status(options: argparse.Namespace, out: Output) -> None:
     def mebibytes(count: int) -> str:
         return f"{count / 1_048_576:,.1f} MiB"
 
+    made_good = answer.queue.failed - answer.failures
+    since = f", {made_good} failed and succeeded since" if made_good else ""
     documents, queue, storage = answer.documents, answer.queue, answer.storage
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(documents.by_type.items()))
     if storage.is_withheld:
@@ -61,8 +63,8 @@ def status(options: argparse.Namespace, out: Output) -> None:
             ("model", f"{answer.model.name}, {answer.model.dimensions} dimensions"),
             ("device", f"{answer.device.type}, {answer.device.threads} threads"),
             ("documents", f"{documents.total} ({kinds or 'none'}), {documents.empty} without text"),
-            ("chunks", answer.chunks),
-            ("queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"),
+            ("passages", answer.chunks),
+            ("queue", f"{queue.queued} queued, {queue.running} running, {answer.failures} failed{since}"),
             *lines,
             ("last change", out.when(answer.last_updated) or "never"),
         ]
@@ -133,7 +135,7 @@ def collections(options: argparse.Namespace, out: Output) -> None:
             ]
             for each in answer.collections
         ]
-        out.table(["collection", "chunks", "description", "created by", "created", "id"], rows)
+        out.table(["collection", "passages", "description", "created by", "created", "id"], rows)
         return
     figures = detail.statistics
     out.facts(
@@ -143,8 +145,8 @@ def collections(options: argparse.Namespace, out: Output) -> None:
             ("description", detail.description),
             ("audience", "; ".join(detail.target_audience or ())),
             ("scenarios", "; ".join(detail.usage_scenarios or ())),
-            ("chunks", detail.chunk_count),
-            ("tokens", f"{figures.total_tokens}, {figures.avg_chunk_size:g} a chunk"),
+            ("passages", detail.chunk_count),
+            ("tokens", f"{figures.total_tokens}, {figures.avg_chunk_size:g} a passage"),
             ("created", f"{out.when(detail.created_at)} by {detail.created_by}"),
             ("last change", out.when(detail.updated_at)),
         ]

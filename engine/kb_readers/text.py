@@ -91,7 +91,7 @@ def decode(data: bytes, encoding: str) -> str:
         doubt, advice = (
             ("", "")
             if encoding != "utf-8"
-            else (", and no other encoding is certain", ", or declare its encoding")
+            else (", and no other encoding is certain", ", or name its encoding (kb add --encoding)")
         )
         raise ExtractionFailed(
             "undecodable_text",

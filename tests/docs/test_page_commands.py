@@ -34,8 +34,8 @@ FOUND_NOTHING = "Nothing found."
 AT_WORK = " unchanged"
 """Output of `kb watch` after its first scan of the folder."""
 FOLLOWED = [page for page in PAGES if set(commands_of(page)) - NOT_RUN.get(page, {}).keys()]
-FIRST = ("docs/first-hour.md", "README.md", "docs/memory.md")
-"""The first pages for a new reader, on one base; the first of them shows the output on a new one."""
+FIRST = ("README.md", "docs/first-hour.md", "docs/memory.md")
+"""The first pages for a new reader, in the order of reading, on one base."""
 EXPORTS = ROOT / "tests" / "unit" / "cli" / "imported"
 
 
@@ -182,11 +182,6 @@ def prepare_folders(reader: Reader) -> None:
     (reader.checkout / "notes" / "tides.md").write_text("# Tides\n\nSpring tides come with a full moon.\n")
 
 
-def prepare_first_hour(reader: Reader) -> None:
-    (reader.home / "notes").mkdir()
-    (reader.home / "notes" / "plans.md").write_text("# Plans\n\nPlant beans in May.\n")
-
-
 def prepare_history(reader: Reader) -> None:
     """Add a note with three versions; the page calls it 42."""
     added = json.loads(reader.run("kb addnote 'Bees fly at ten degrees' --collection history --json"))
@@ -207,7 +202,6 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
     "docs/backup.md": prepare_backup,
     "docs/clients.md": prepare_clients,
     "docs/evaluation.md": prepare_evaluation,
-    "docs/first-hour.md": prepare_first_hour,
     "docs/folders.md": prepare_folders,
     "docs/history.md": prepare_history,
     "docs/import.md": prepare_import,
@@ -264,13 +258,13 @@ def test_the_page_can_be_followed_word_by_word(page: str, reader: Reader) -> Non
 
 
 def test_the_first_pages_can_be_followed_one_after_another(tmp_path: Path) -> None:
-    """On one base; the first page shows what it prints, and a note that it changes has its new text."""
+    """On one base; the second page shows what it prints, and a note that it changes has its new text."""
     with running_stack(tmp_path / "base", KB_EMBEDDER="hash") as stack:
         reader = _reader(stack, tmp_path)
         printed = {page: follow(page, reader) for page in FIRST}
         found = json.loads(reader.run('kb search "how should answers be" --collection memory --json'))
-    assert missing(shown(FIRST[0]), printed[FIRST[0]]) == set()
-    assert len(shown(FIRST[0])) >= 12
+    assert missing(shown(FIRST[1]), printed[FIRST[1]]) == set()
+    assert len(shown(FIRST[1])) >= 12
     texts = {result["chunk"]["text"] for result in found["results"]}
     assert "The user prefers concise answers with sources" in texts
     assert "The user prefers concise answers" not in texts

@@ -604,6 +604,8 @@ _STATE = [
        says("getStatus", chunks=0)),
     _m("failed jobs are not counted", STATE, "status_counts_jobs_by_state",
        answers("getStatus", lambda a: {"queue": msgspec.structs.replace(a.queue, failed=0)})),
+    _m("a failure that was made good is open", STATE, "a_failed_job_is_open_until_its_source_succeeds",
+       answers("getStatus", lambda a: {"open_failures": a.queue.failed})),
     _m("the model has no name", STATE, "status_tells_model_device_and_storage",
        answers("getStatus", lambda a: {"model": msgspec.structs.replace(a.model, name="")})),
     _m("the storage is out of reach", STATE, "status_tells_model_device_and_storage",

@@ -68,6 +68,14 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "make run": STARTED,
         "make test": EVERYTHING,
     },
+    "docs/access.md": {
+        "claude mcp add --transport http kb https://kb.example.org/mcp "
+        '--header "Authorization: Bearer TOKEN"': CLIENT,
+        **dict.fromkeys(
+            ["kb get --api-key TOKEN", 'kb addnote "a test" --api-key TOKEN'],
+            "wants a printed token: tests/contract/test_access.py shows the limits of a key",
+        ),
+    },
     "docs/backup.md": {
         'pg_dump --format=custom --file=kb.dump "$KB_STORE"': POSTGRES,
         'pg_restore --dbname="$KB_STORE" kb.dump': POSTGRES,

@@ -941,7 +941,8 @@ class Status(Response):
 
     Counts cover the caller's access scope. A caller whose scope is limited, or without the right to
     administer, gets an empty `storage` and no `sandbox`. An engine that does not read files in a sandbox
-    omits `sandbox` as well.
+    omits `sandbox` as well. `open_failures` counts the failed jobs without a later completed job of the same
+    source (its path, or without one the file name in the same `dedup_scope`); an engine may omit it.
     """
 
     version: str
@@ -956,6 +957,12 @@ class Status(Response):
     last_updated: str | None
     sandbox: SandboxInfo | msgspec.UnsetType = msgspec.UNSET
     features: list[Feature] | msgspec.UnsetType = msgspec.UNSET
+    open_failures: Count | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def failures(self) -> int:
+        """The failed jobs that count as open: all of them if the engine does not say."""
+        return self.queue.failed if self.open_failures is msgspec.UNSET else self.open_failures
 
 
 class Health(Response):

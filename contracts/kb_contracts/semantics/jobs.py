@@ -9,8 +9,10 @@ queued --take--> running --complete--> completed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import JobStatus
@@ -58,6 +60,32 @@ def may_succeed_again(code: str, expected_version: int | None) -> bool:
     A job that expected a past version of its note cannot, since versions only increase.
     """
     return code != "version_conflict" or expected_version is None
+
+
+class Origin(NamedTuple):
+    """The source of a job: a path in its scope, or, without a path, a file name in the `dedup_scope`."""
+
+    path: str | None
+    scope: str | None
+    filename: str | None
+    dedup_scope: str
+
+
+def open_failures(jobs: Iterable[tuple[JobStatus, Origin]]) -> int:
+    """Return the number of failed jobs without a later completed job of the same source.
+
+    `jobs` are in the order of acceptance.
+    """
+    failed: Counter[tuple[str, ...] | None] = Counter()
+    for status, (path, scope, filename, dedup_scope) in jobs:
+        by_path = None if path is None else ("path", path, scope or dedup_scope)
+        by_name = None if filename is None else ("name", filename, dedup_scope)
+        if status == "failed":
+            failed[by_path or by_name] += 1
+        elif status == "completed":
+            for key in {by_path, by_name} - {None}:
+                failed.pop(key, None)
+    return failed.total()
 
 
 def job_not_found(job_id: str) -> EngineError:

@@ -47,6 +47,25 @@ def test_status_counts_jobs_by_state(kb: Client) -> None:
 
 
 @pytest.mark.requirement("K52")
+def test_a_failed_job_is_open_until_its_source_succeeds(kb: Client) -> None:
+    """An engine may omit the number."""
+    if kb.call(ops.GET_STATUS).open_failures is msgspec.UNSET:
+        pytest.skip("the engine does not count open failures")
+    before = kb.call(ops.GET_STATUS).failures
+    counts = []
+    for name, content, source in (
+        ("failed.txt", b"\xff\xfe\xfd", {}),
+        ("under-a-path.txt", b"\xff\xfe\xfd", {"source_path": "/under/a/path"}),
+        ("under-a-path.txt", b"granite", {}),  # without the path: another source
+        ("under-a-path.txt", b"basalt", {"source_path": "/under/a/path"}),
+        ("failed.txt", b"gneiss", {}),
+    ):
+        kb.ended(kb.send(name, content, None, **source))
+        counts.append(kb.call(ops.GET_STATUS).failures - before)
+    assert counts == [1, 2, 2, 1, 0]
+
+
+@pytest.mark.requirement("K52")
 def test_status_tells_model_device_and_storage(kb: Client) -> None:
     kb.note("granite")
     status = kb.call(ops.GET_STATUS)

@@ -44,6 +44,7 @@ _NO_COUNTS = Counts(
     documents=m.DocumentCounts(total=0, searchable=0, empty=0, by_type={}),
     chunks=0,
     queue=m.QueueState(queued=0, running=0, completed=0, failed=0, cancelled=0),
+    open_failures=0,
     originals_bytes=0,
     kept_originals_bytes=0,
     database_bytes=0,
@@ -159,6 +160,7 @@ class StateApi:
             last_updated=counts.last_updated,
             sandbox=sandbox,
             features=["access"],
+            open_failures=counts.open_failures,
         )
 
     async def get_health(self, _incoming: Incoming) -> m.Health:

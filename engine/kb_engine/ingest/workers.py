@@ -221,7 +221,7 @@ class Workers:
             lambda: self._store.write(documents.commit_duplicate, leased)
         )
         if closed is None:
-            return False  # the document was removed meanwhile, or the lease is lost, as the next report shows
+            return False  # the document is damaged or removed, or the lease is lost, as the next report shows
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         self.on_end(JobEnd(leased.lane, closed))
         return True

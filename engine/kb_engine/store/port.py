@@ -284,6 +284,7 @@ class Counts:
     documents: m.DocumentCounts
     chunks: int
     queue: m.QueueState
+    open_failures: int
     originals_bytes: int
     kept_originals_bytes: int
     database_bytes: int

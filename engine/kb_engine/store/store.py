@@ -69,7 +69,7 @@ def original_lost() -> EngineError:
     """Return the error for a file that is recorded in the base but missing."""
     return EngineError(
         "original_not_kept",
-        "The file was kept and cannot be found any more. Send it again, or restore it from a copy.",
+        "The file was kept and cannot be found any more. Send it again.",
     )
 
 

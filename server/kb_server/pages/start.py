@@ -39,5 +39,5 @@ async def start(visit: Visit) -> web.Response:
         kinds=sorted(((name, kinds[name]) for name in kinds if kinds[name]), key=lambda each: -each[1]),
         newest=newest,
         notes=notes.documents if len(kinds) > 1 else [],
-        jobs=[*running.jobs, *failed.jobs],
+        jobs=[*running.jobs, *(failed.jobs if state.failures else ())],
     )

@@ -26,6 +26,7 @@ from kb_contracts.semantics.jobs import (
     job_finished,
     job_not_found,
     job_not_retryable,
+    open_failures,
 )
 from kb_contracts.semantics.sources import left_out
 from kb_simulator.determinism import Seeded, rfc3339
@@ -45,7 +46,7 @@ from kb_simulator.engine.jobs import (
     Retry,
     Stuck,
 )
-from kb_simulator.engine.submissions import Line, Submission, Update, line_of
+from kb_simulator.engine.submissions import Line, Submission, Update, line_of, origin_of
 from kb_simulator.engine.versions import History
 from kb_simulator.engine.view import collections_within, documents_within, is_job_within
 
@@ -355,6 +356,9 @@ class State:
             started_at=rfc3339(self.started),
             last_updated=None if updated is None else rfc3339(updated),
             features=["access"],
+            open_failures=open_failures(
+                (each.job.status, origin_of(each.submission)) for each in self._records(access.reach)
+            ),
         )
 
     # inside

@@ -10,6 +10,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.formats import Format
 from kb_contracts.semantics.documents import note_hash, note_title, text_digest
+from kb_contracts.semantics.jobs import Origin
 from kb_contracts.semantics.sources import source_scope
 from kb_readers.model import Extraction
 from kb_simulator.engine.stored import DedupKey
@@ -89,6 +90,14 @@ def line_of(wanted: Submission | Update) -> Line:
     if wanted.source_path is None:
         return None
     return source_scope(wanted.tags, wanted.dedup_scope), wanted.source_path
+
+
+def origin_of(wanted: Submission | Update) -> Origin:
+    """The source of a job; an update has none."""
+    if isinstance(wanted, Update):
+        return Origin(None, None, None, "")
+    scope = source_scope(wanted.tags, wanted.dedup_scope)
+    return Origin(wanted.source_path, scope, wanted.filename, wanted.dedup_scope)
 
 
 def note(identity: str, request: m.NoteRequest, reach: Reach | None = None) -> Submission:

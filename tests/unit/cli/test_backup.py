@@ -46,7 +46,7 @@ def test_a_copy_of_a_base_in_use_is_restored_elsewhere(
         assert (made["documents"], made["chunks"]) == (1, 1)
         assert (made["uploads"], made["failed_uploads"]) == (0, 1)
         status, out, _ = kb("restore", copy, "--home", restored)
-        counts = "1 document, 1 chunk, 1 upload of failed jobs, as "
+        counts = "1 document, 1 passage, 1 upload of failed jobs, as "
         assert (status, out.startswith(counts)) == (Exit.OK, True)
         status, _, error = kb("restore", copy, "--home", home)
         assert (status, error.count("\n")) == (Exit.FAILED, 1)

@@ -146,7 +146,7 @@ def test_lost_source_data_is_reported_and_not_repaired(
     status, answer, error = check(kb, home, "--repair")
     assert (status, [each["repaired"] for each in answer["hurt"]]) == (Exit.FAILED, [False])
     assert fault in error
-    assert "restore it from a copy" in error
+    assert "send the same file or note again" in error
     assert check(kb, home, "--repair")[1] == answer
 
 

@@ -204,7 +204,7 @@ def test_distant_hits_are_counted_and_shown_in_full(kb: Kb) -> None:
     kb.note("Clay and marl lie in the pit. " + "Sand. " * 20)
     status, out, err = kb("search", "obsidian schist gneiss marl", "--fts-only")
     assert (status, "Glass" in out, "Clay" in out) == (0, True, False)
-    assert err == "1 more matches less than half as well; --full shows all.\n"
+    assert err == "1 more result with less than half of the best score; --full shows all.\n"
     assert "Clay" in kb("search", "obsidian schist gneiss marl", "--fts-only", "--full")[1]
 
 
@@ -566,7 +566,7 @@ def test_collections_are_listed_and_shown(kb: Kb) -> None:
     assert shown["statistics"]["total_tokens"] > 0
     status, out, _ = kb("collections", "stones")
     assert status == Exit.OK
-    assert dict(line.split("\t") for line in out.splitlines())["chunks"] == "1"
+    assert dict(line.split("\t") for line in out.splitlines())["passages"] == "1"
 
 
 def test_a_description_is_said_bit_by_bit(kb: Kb) -> None:

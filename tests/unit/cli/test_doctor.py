@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -32,10 +33,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def web_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Another web server on kb's port."""
+def web_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another web server on kb's port; the parameter is the status of all its responses."""
+
+    status = getattr(request, "param", None)
 
     class Silent(SimpleHTTPRequestHandler):
+        def send_response(self, code: int, message: str | None = None) -> None:
+            super().send_response(status or code, message)
+
         def log_message(self, *_: object) -> None:
             """Keep the output of the tests clean."""
 
@@ -72,6 +78,18 @@ def test_an_engine_that_is_away_or_refuses_the_key_is_wrong(kb: Kb, monkeypatch:
     assert "KB_API_KEY" in looked(kb)["engine"][1]
     monkeypatch.setenv("KB_ENGINE_URL", f"http://127.0.0.1:{free_port()}")
     assert "no engine answers" in looked(kb)["engine"][1]
+
+
+def test_a_failure_counts_until_the_file_is_added_corrected(kb: Kb, tmp_path: Path) -> None:
+    file = tmp_path / "corrected.txt"
+    for content, failed, verdict in (
+        (b"\xff\xfe\xfd", "1 failed", "warning"),
+        (b"granite", "0 failed, 1 failed and succeeded since", None),
+    ):
+        file.write_bytes(content)
+        kb("add", str(file))
+        assert failed in kb("status")[1]
+        assert looked(kb).get("jobs", (None,))[0] == verdict
 
 
 @pytest.mark.process
@@ -168,5 +186,12 @@ def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:
     assert ("ok", "keys", f"1 of 2 in {path} are valid") in found
     assert ("warning", "key old", "has expired") in found
     assert [each[:2] for each in found if each[1] == "key ci"] == [("warning", "key ci")]
+    kb("keys", "revoke", "ci")
+    assert looked(kb)["keys"] == ("warning", f"0 of 2 in {path} are valid, and clients need one")
     path.write_text("{")
     assert looked(kb)["keys"][0] == "error"
+
+
+@pytest.mark.parametrize("web_server", [HTTPStatus.UNAUTHORIZED], indirect=True)
+def test_a_server_that_requires_a_key_without_a_file_of_keys_is_named(kb: Kb, web_server: None) -> None:
+    assert "the running server requires a key" in looked(kb)["keys"][1]

@@ -209,6 +209,18 @@ async def content(read: Read, document_id: int) -> Content | None:
     )
 
 
+async def has_its_texts(read: Read, document_id: int) -> bool:
+    """True if the text of a note and the passages of the document are those that were stored."""
+    sql = "SELECT kind, sha256, passages_hash, chunk_count FROM documents WHERE id = ?"
+    kind, sha256, of_passages, count = await read.row(sql, (document_id,)) or (None, "", None, 0)
+    if kind == "note":
+        text = await note_text(read, document_id)
+        if text is None or text_digest(text)[0] != sha256:
+            return False
+    texts = await passages(read, document_id)
+    return len(texts) == count if of_passages is None else passages_hash(texts) == of_passages
+
+
 async def first_vector(read: Read, document_id: int) -> Vector | None:
     """The embedding of the document's first chunk, or None if it has no chunk or the vector is damaged."""
     sql = (

@@ -7,6 +7,7 @@ closes the job in the same transaction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ from kb_engine.store.repository.content import (
     columns_of,
     describe,
     fidelity_in,
+    has_its_texts,
     keep_text,
     metadata_columns,
     note_text,
@@ -224,7 +226,8 @@ async def commit(
     the existing document and `deduplicated`, the tags are united (keeping at most one `collection:` tag, that
     of the existing document) and the new source path is added. For a job with `force_ocr` only a document
     read by OCR alone (`OCR_METHOD`) is a duplicate. The document to which the job's source pointed before is
-    replaced (`kb_contracts.semantics.sources`).
+    replaced (`kb_contracts.semantics.sources`). A duplicate whose stored text is damaged gets its content
+    again.
 
     An update replaces the text and chunks of its note: id, uid and `created_at` stay, `updated_at` and
     `version` change, hash and size follow the text. A note that already has this text and title is unchanged.
@@ -281,7 +284,8 @@ async def commit(
 async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
     """Close a job whose document already exists, without extraction and embedding.
 
-    Return None and change nothing if there is no such document or the lease is void.
+    Return None and change nothing if there is no such document, if its text is damaged, or if the lease is
+    void.
     """
     write.reach = leased.job.reach
     await write.hold_base()
@@ -296,6 +300,9 @@ async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
 async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Job | None:
     """Carry out the plan of a job and close it. Return None if content is needed but not `prepared`."""
     plan = await sources.hold_plan(write, job)
+    is_hurt = plan.target is not None and not plan.swaps and not await has_its_texts(write, plan.target)
+    if is_hurt:
+        plan = replace(plan, swaps=True, outcome="replaced")
     if prepared is None and (plan.swaps or plan.target is None):
         return None
     for document_id in plan.removed:
@@ -309,7 +316,7 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
         document = await insert(write, job, prepared)
     else:
         swapped = prepared if plan.swaps else None
-        document = await _submitted_again(write, plan.target, job, swapped)
+        document = await _submitted_again(write, plan.target, job, swapped, is_hurt=is_hurt)
     if job.kind == "file" and write.bounds.originals:
         await originals.keep(write, job)
         document = await find(write, document.id)
@@ -325,12 +332,15 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
 
 
 async def _submitted_again(
-    write: Write, document_id: int, job: NewJob, prepared: Prepared | None
+    write: Write, document_id: int, job: NewJob, prepared: Prepared | None, *, is_hurt: bool
 ) -> m.Document:
-    """Add the tags and source of a submission to an existing document; replace its content if `prepared`."""
+    """Add the tags and source of a submission to an existing document; replace its content if `prepared`.
+
+    Damaged content (`is_hurt`) is not kept as a version.
+    """
     standing = await find(write, document_id)
     if prepared is not None:  # first, so that the version kept is the old one
-        await replace_content(write, document_id, prepared)
+        await replace_content(write, document_id, prepared, keep=not is_hurt)
         await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
         await originals.release(write, [standing.sha256])
     changes = [
@@ -342,9 +352,10 @@ async def _submitted_again(
     return await find(write, document_id)
 
 
-async def replace_content(write: Write, document_id: int, prepared: Prepared) -> None:
-    """Replace the chunks of a document, and keep the old version."""
-    await versions.keep(write, document_id, removed=False)
+async def replace_content(write: Write, document_id: int, prepared: Prepared, *, keep: bool = True) -> None:
+    """Replace the chunks of a document, and `keep` the old version."""
+    if keep:
+        await versions.keep(write, document_id, removed=False)
     await write.remove_content(document_id)
     await write.insert_content(document_id, prepared.title, prepared)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.jobs import Origin, open_failures
 from kb_engine.index.port import Changes, IndexedDocument
 from kb_engine.store.clock import parse
 from kb_engine.store.port import Counts
@@ -19,7 +20,7 @@ from kb_engine.store.repository.transaction import Read, Write
 
 
 async def counts(read: Read) -> Counts:
-    """Return the totals within the access scope, read from indexes alone.
+    """Return the totals within the access scope, read from indexes alone, except after failed jobs.
 
     With an access scope `last_updated` ignores removed documents, and the sizes of the base are 0.
     """
@@ -49,11 +50,23 @@ async def counts(read: Read) -> Counts:
                 for status in ("queued", "running", "completed", "failed", "cancelled")
             }
         ),
+        open_failures=await _open_failures(read) if queue.get("failed") else 0,
         originals_bytes=sum(int(size) for _, _, _, _, size in groups),
         kept_originals_bytes=await originals.kept_bytes(read) if is_whole else 0,
         database_bytes=await read.size() if is_whole else 0,
         last_updated=await read.value(*((read.last_updated,) if is_whole else (last_updated, reached))),
     )
+
+
+async def _open_failures(read: Read) -> int:
+    within, reached = read.job_within()
+    rows = await read.rows(
+        "SELECT status, source_path, source_scope, filename, dedup_scope FROM jobs "  # noqa: S608
+        "WHERE status IN ('failed', 'completed') AND seq >= (SELECT min(seq) FROM jobs "
+        f"WHERE status = 'failed'){within} ORDER BY seq",
+        reached,
+    )
+    return open_failures((status, Origin(*origin)) for status, *origin in rows)
 
 
 async def ping(write: Write) -> None:

@@ -84,7 +84,7 @@ def back_up(database: Path, spool: Path, keys: Path, to: Path, *, damaged: bool 
     if not database.is_file():
         raise BackupRefused(f"{database}: there is no base. Name the data folder that the engine uses.")
     sources = {SPOOL: spool, ORIGINALS: originals_of(database)}
-    with _appearing(to) as copy, _failures(copy):
+    with _appearing(to) as copy, _failures(copy, source=database):
         for folder, source in sources.items():
             (copy / folder).mkdir()
             _take(source, copy / folder, _names(source))
@@ -188,9 +188,14 @@ def _appearing(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _failures(path: Path) -> Iterator[None]:
+def _failures(path: Path, source: Path | None = None) -> Iterator[None]:
     try:
         yield
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        why = f"its tables are damaged ({error}), and no part of it can be copied"
+        raise BackupRefused(
+            f"{source or path}: {why}. kb check --repair says what can be repaired."
+        ) from error
     except OSError as error:
         raise BackupRefused(f"{error.filename or path}: {error.strerror or error}") from error
     except apsw.Error as error:

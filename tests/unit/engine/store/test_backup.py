@@ -183,7 +183,7 @@ async def _waits_for_a_lost_file(home: Home, copy: Path) -> None:
         (_existing, "is there already"),
         (_missing, "there is no base"),
         (_hurt_text, "document 1 is not what was sent"),
-        (_hurt_pages, "malformed|damaged"),
+        (_hurt_pages, r"kb.sqlite: its tables are damaged|the base is damaged"),
         (_waits_for_a_lost_file, "files that belong to it are missing: lost"),
     ],
 )

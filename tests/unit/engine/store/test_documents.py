@@ -347,6 +347,33 @@ async def test_a_duplicate_that_was_deleted_meanwhile_is_not_committed(base: Bas
     assert (job.deduplicated, job.document_id) == (False, 2)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE note_texts SET text = 'other'",
+        "DELETE FROM note_texts",
+        "UPDATE chunks SET text = 'other'",
+        "DELETE FROM chunks",
+    ],
+)
+async def test_a_damaged_duplicate_gets_its_content_again(base: Base, damage: str) -> None:
+    """It keeps its number and tags; the damaged text is not kept as a version."""
+    document = await base.note("same", tags=["a"], source_path="/a")
+    await base.store.write(lambda write: write.rows(damage))
+    leased = await base.lease(new_note("same", source_path="/a"))
+    assert await base.store.write(documents.commit_duplicate, leased) is None
+    job = await base.commit(leased, prepared("same"))
+    assert job is not None
+    assert (job.document_id, job.deduplicated, job.outcome) == (document.id, False, "replaced")
+    mended = await base.detail(document.id)
+    assert (mended.tags, mended.source_paths, [each.text for each in mended.chunks]) == (
+        ["a"], ["/a"], ["same"],
+    )  # fmt: skip
+    assert (await base.store.read(documents.note, document.id))[1] == "same"
+    assert (await base.titles("same"), await base.count("versions")) == ([document.title], 0)
+    assert (await again(base, "same", source_path="/a")).deduplicated
+
+
 async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Base) -> None:
     """Its lease is void, so its tags are not added to the existing document."""
     document = await base.note("same")

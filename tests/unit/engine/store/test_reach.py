@@ -71,6 +71,7 @@ UNBOUNDED = {
     "jobs._prune": "the engine's own care of what ended",
     "jobs._end": "the condition is the caller's",
     "jobs._requeue": "the workers'",
+    "content.has_its_texts": "of a document that is held",
     "content.count": "the engine's own care of a base",
     "originals.of": "the engine's own care of a base",
     "originals.bytes_of_versions": "to make room",

@@ -154,8 +154,8 @@ def _keys(options: argparse.Namespace) -> Iterator[Finding]:
 def _wants_key(options: argparse.Namespace) -> bool:
     """True if the running server requires a key that its settings here do not have."""
     try:
-        settings = read(ServerSettings, options)
-        return not settings.api_key and _ask(f"{http_base(settings)}/mcp", verify=False).status_code == 401
+        has_key = bool(read(ServerSettings, options).api_key)
+        return not has_key and _ask(f"{server_base(options)}/mcp", verify=False).status_code == 401
     except (SettingsError, CliError, httpx.HTTPError):
         return False
 

@@ -33,7 +33,8 @@ def _images() -> None:
     """
     start = Path(os.environ.get("KB_START_DOCKER", "../shared/tools/docker-here"))
     if os.access(start, os.X_OK):
-        _run(str(start.resolve()))
+        # The engine outlives this run, and the folder of temporary files does not.
+        _run("env", "--unset=TMPDIR", str(start.resolve()))
     for target in _TARGETS:
         _run("docker", "build", "--quiet", "--target", target, ".")
     _run("docker", "build", "--quiet", "tests/integration/balancer")

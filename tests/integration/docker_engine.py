@@ -151,9 +151,10 @@ def _everything() -> list[_Made]:
 
 
 def _remove(made: list[_Made]) -> None:
+    # A container's anonymous volumes go with it: `--force` ignores that they are missing.
+    force = {"container": ("--force", "--volumes"), "network": (), "volume": ("--force",)}
     for each in made:
-        force = ("--force", "--volumes") if each.kind == "container" else ()
-        docker(each.kind, "rm", *force, each.name)
+        docker(each.kind, "rm", *force[each.kind], each.name)
 
 
 def _is_orphan(named: str) -> bool:

@@ -7,10 +7,8 @@ key ids can be invented. While the issuer is unreachable the cached keys remain 
 from __future__ import annotations
 
 import logging
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -93,9 +91,7 @@ class IssuerKeys:
         self._tried = self._clock()
         local = is_loopback(urlsplit(self._issuer).hostname or "")
         try:
-            async with httpx.AsyncClient(
-                timeout=_TIMEOUT_SECONDS, trust_env=not local, verify=_certificates(not local)
-            ) as http:
+            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=not local) as http:
                 metadata = await self._metadata(http)
                 parts = urlsplit(metadata.jwks_uri)
                 if parts.scheme != "https" and not (local and is_loopback(parts.hostname or "")):
@@ -126,12 +122,6 @@ class IssuerKeys:
                 raise ValueError(f"KB_OAUTH_ISSUER has to be {metadata.issuer[:200]!r}, as its metadata says")
             return metadata
         raise last
-
-
-@cache
-def _certificates(trust_env: bool) -> ssl.SSLContext:
-    """The trusted certificates, loaded once because that takes longer than the requests."""
-    return httpx.create_ssl_context(trust_env=trust_env)
 
 
 async def _read(http: httpx.AsyncClient, url: str, model: type[T]) -> T:

@@ -23,7 +23,7 @@ _PRIVATE = 0o600
 _MOST_BYTES = 4096
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - addresses to listen on, never to connect to
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS, _ANNOUNCING_SECONDS = 0.02, 1.0
 
 
 class Lock:
@@ -69,12 +69,17 @@ class Rendezvous:
     def announce(self, url: str) -> Lock | None:
         """Announce the URL until the lock is released, unless another one is announced.
 
+        Blocks for at most a second while other processes look for the URL, which takes the lock for a moment.
+
         Raises:
             OSError: the folder cannot be written.
         """
-        lock = Lock.take(self.folder / "listening")
-        if lock is not None:
-            lock.write(url)
+        ends = time.monotonic() + _ANNOUNCING_SECONDS
+        while (lock := Lock.take(self.folder / "listening")) is None:
+            if self.url() is not None or time.monotonic() > ends:
+                return None
+            time.sleep(_PAUSE_SECONDS)
+        lock.write(url)
         return lock
 
     def url(self) -> str | None:

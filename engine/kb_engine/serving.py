@@ -6,14 +6,14 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
-from kb_config.rendezvous import Lock, Rendezvous
+from kb_config.rendezvous import Rendezvous
 from kb_contracts.api.errors import EngineError
 from kb_engine.api.engine import Engine
 from kb_engine.app import ENGINE, KEYS, create_app
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")
 
 _SHUTDOWN_SECONDS = 10.0
-_ANNOUNCEMENTS = 20
 _LEAST_PAUSE, _LOOK_SECONDS = 0.05, 1.0
 
 
@@ -93,9 +92,10 @@ async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Appl
     )
     try:
         await runner.setup()
-        async with _listening(runner, settings) as url, _announced(settings, url):
-            yield url, app
-            logger.info("stopping")
+        async with _listening(runner, settings) as url:
+            with _announced(settings, url):
+                yield url, app
+                logger.info("stopping")
         await stop_listening(runner)
     finally:
         await runner.cleanup()
@@ -135,15 +135,10 @@ def _certificate(settings: EngineSettings) -> Certificate | None:
         raise CannotEncrypt(f"KB_ENGINE_TLS_CERT, KB_ENGINE_TLS_KEY: {error}") from error
 
 
-@asynccontextmanager
-async def _announced(settings: EngineSettings, url: str) -> AsyncIterator[None]:
+@contextmanager
+def _announced(settings: EngineSettings, url: str) -> Iterator[None]:
     """Publish the base URL in the data folder while the block runs."""
-    place = Rendezvous(settings.folder)
-    lock: Lock | None = None
-    for _ in range(_ANNOUNCEMENTS):  # a process that checks for an engine holds the lock for a moment
-        if (lock := place.announce(url)) is not None:
-            break
-        await asyncio.sleep(_LEAST_PAUSE)
+    lock = Rendezvous(settings.folder).announce(url)
     try:
         yield
     finally:

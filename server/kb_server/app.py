@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
 
-_ANNOUNCEMENTS, _PAUSE_SECONDS = 5, 0.01
 _ALLOCATIONS = 10_000
 """Number of live new objects that triggers the garbage collector."""
 
@@ -77,15 +75,14 @@ def start(
         SettingsError: a setting cannot be used.
         StartError: the address cannot be listened on, or the certificate cannot be used.
     """
-    if worker is None:
-        with ExitStack() as announced:
+    with ExitStack() as announced:
 
-            def ready(url: str) -> None:
+        def ready(url: str) -> None:
+            if worker is None:  # the process of the workers announces their URL
                 _announce(settings.home / "server", url, announced)
-                on_ready(url)
+            on_ready(url)
 
-            return _run(settings, ready, None, engine)
-    return _run(settings, on_ready, worker, engine)
+        return _run(settings, ready, worker, engine)
 
 
 def _run(
@@ -122,14 +119,10 @@ def _run(
 
 def _announce(folder: Path, url: str, until: ExitStack) -> None:
     """Announce the URL in the data folder for the commands, unless another server of it is announced."""
-    place = Rendezvous(folder)
     with suppress(OSError):  # a server without uploads needs no folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for _ in range(_ANNOUNCEMENTS):  # a process that checks for a server holds the lock for a moment
-            if (lock := place.announce(url)) is not None:
-                until.callback(lock.release)
-                return
-            time.sleep(_PAUSE_SECONDS)
+        if (lock := Rendezvous(folder).announce(url)) is not None:
+            until.callback(lock.release)
 
 
 async def serve(

@@ -33,11 +33,9 @@ BENCHMARKS = {
         "one search tool on this server, the official SDK, FastMCP and a bare handler", "calls:run_hosts"
     ),
     "workers": Benchmark(
-        "what a call costs one process of kb serve, and two that share a port", "calls:run_workers"
+        "cost of a call in one process of kb serve, and in two that share a port", "calls:run_workers"
     ),
-    "single": Benchmark(
-        "what a call costs kb up in two processes, and in one with --single", "calls:run_single"
-    ),
+    "single": Benchmark("cost of a call in kb up with two processes, and with --single", "calls:run_single"),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
     "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),
@@ -140,7 +138,7 @@ def _names(option: Option, text: str) -> list[str]:
 
 def _folder(text: str) -> Path:
     if not (folder := Path(text)).is_dir():
-        raise argparse.ArgumentTypeError(f"takes a folder, and {text!r} is none")
+        raise argparse.ArgumentTypeError(f"takes a folder, and {text!r} is not one")
     return folder
 
 

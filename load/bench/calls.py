@@ -6,15 +6,15 @@ passages, their order and their texts must be the engine's.
 
 hosts     `kb serve` as it is run (with a key, metrics and the log at `info`), the official SDK on uvicorn
           and on this project's `mcp_aiohttp`, FastMCP, and a bare handler that is the ceiling; and the SDK's
-          own example server on both, whose call of a tool without an engine shows what hosting alone costs.
+          own example server on both, with a tool that needs no engine: the cost of hosting alone.
 workers   one process of `kb serve`, and two that share a port, loaded in two ways. Equally busy: each worker
-          has as many clients, who pause between calls, so that the processors are not fought for; what
-          differs is that there are two. Flat out: as many clients as ever call without a pause. Processor
-          time is that of all processes of a server, the parent of the workers among them. Each worker's
-          calls are read from where it counts them for `/metrics`.
+          has as many clients, with pauses between calls, so that processors stay idle and only the second
+          process makes a difference. Flat out: the clients of both call without a pause. Processor time is
+          the sum of all processes of a server, with the parent of the workers. Each worker counts its calls
+          for `/metrics`, from which they are read.
 single    `kb up`, whose server asks its engine over HTTP, and `kb up --single`, whose server calls it in the
           same process. These have no stub but kb's engine, with notes made by seed and the embedder that
-          needs no model. Processor time is that of all processes.
+          needs no model. Processor time is the sum of all processes.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def run_workers(
 ) -> WorkersReport:
     """Measure in many short turns, since other load on the machine varies. Raises as `measure`.
 
-    `connections` are those of a server that is loaded flat out, and of two workers that are equally busy.
+    `connections`: number for a server that is loaded flat out, and for two equally busy workers.
     """
     report = WorkersReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 

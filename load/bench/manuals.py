@@ -39,7 +39,7 @@ _SUBJECT = re.compile(r"^\S.*?\s-{1,2}\s+(\S.*)$")
 _FOLDERS = ("man1", "man5", "man8")
 _ESCAPES = re.compile(r"\\f(?:\[\w*\]|\(\w\w|\w)|\\s[+-]?\d|\\[&|^,/%c:]|\\\*?\(\w\w|\\\*?\[[^\]]*\]|\\\".*")
 _JOINED = frozenset({"BR", "BI", "IR", "IB", "RB", "RI"})
-"""Macros whose arguments follow one another without a blank."""
+"""Macros that join their arguments without a blank."""
 _TEXTS = _JOINED | {"B", "I", "SM", "SB", "IP"}
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"|(\S+)')
 
@@ -53,7 +53,7 @@ class Manual(msgspec.Struct, frozen=True):
 
 
 def manual(name: str, roff: str) -> Manual | None:
-    """Return a page in the macros of `man`; None if it names no subject or has little text."""
+    """Return a page in the macros of `man`; None without a subject or with little text."""
     sections: list[tuple[str, list[str]]] = []
     for line in roff.splitlines():
         macro, _, rest = line[1:].strip().partition(" ") if line[:1] in {".", "'"} else ("", "", line)

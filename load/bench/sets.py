@@ -344,7 +344,7 @@ def run(
     *,
     sets: Annotated[Sequence[str], Option("sets", names=SOURCES)] = tuple(SOURCES),
     halves: Annotated[Sequence[str], Option("parts of each set", names=HALVES)] = ("report",),
-    folder: Annotated[Path | None, Option("keep the sets in this folder, and use those in it")] = None,
+    folder: Annotated[Path | None, Option("keep the sets in this folder, and use its sets")] = None,
     note: Callable[[str], None],
 ) -> SetsReport:
     """Write the sets that the folder lacks, and measure them.
@@ -404,7 +404,7 @@ class TrustReport(Report, frozen=True, kw_only=True):
 def run_weak(
     *,
     sets: Annotated[Sequence[str], Option("sets, asked questions of one another", names=ALL)] = tuple(FROZEN),
-    folder: Annotated[Path | None, Option("keep the sets in this folder, and use those in it")] = None,
+    folder: Annotated[Path | None, Option("keep the sets in this folder, and use its sets")] = None,
     note: Callable[[str], None],
 ) -> TrustReport:
     """Write the sets that the folder lacks, and measure `weak` on them.

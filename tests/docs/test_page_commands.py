@@ -210,7 +210,7 @@ PREPARED: dict[str, Callable[[Reader], None]] = {
 """Preparations by page. `Reader.instead` maps a command of the page to its replacement."""
 
 
-def shown(page: str) -> set[str]:
+def expected_lines(page: str) -> set[str]:
     """The lines of the page's blocks of text, each behind the shell block that printed it."""
     blocks = blocks_of(page)
     printed = {
@@ -263,8 +263,8 @@ def test_the_first_pages_can_be_followed_one_after_another(tmp_path: Path) -> No
         reader = _reader(stack, tmp_path)
         printed = {page: follow(page, reader) for page in FIRST}
         found = json.loads(reader.run('kb search "how should answers be" --collection memory --json'))
-    assert missing(shown(FIRST[1]), printed[FIRST[1]]) == set()
-    assert len(shown(FIRST[1])) >= 12
+    assert missing(expected_lines(FIRST[1]), printed[FIRST[1]]) == set()
+    assert len(expected_lines(FIRST[1])) >= 12
     texts = {result["chunk"]["text"] for result in found["results"]}
     assert "The user prefers concise answers with sources" in texts
     assert "The user prefers concise answers" not in texts

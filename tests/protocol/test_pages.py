@@ -292,7 +292,7 @@ async def test_after_an_engine_that_is_away_the_other_documents_are_not_tried(si
         ("action=move&id=1&collection=A B", "not a collection name"),
     ],
 )
-async def test_a_selection_that_does_not_fit_is_said(site: Site, query: str, words: str) -> None:
+async def test_an_invalid_selection_is_refused_with_its_reason(site: Site, query: str, words: str) -> None:
     assert words in plain(await site.get(f"/documents/selected?{query}", 422))
     fields = {**dict(parse_qsl(query)), "token": await site.token()}
     response = await site.post("/documents/selected", **{**fields, "ids": fields.pop("id", "")})

@@ -20,7 +20,7 @@ from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.port import FileSource
 from tests.conformance import node
 from tests.support.browser import CHROMIUM, Browser, opened
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT, Stack, running_stack
 
 pytestmark = [
@@ -119,7 +119,7 @@ async def test_keys_lead_from_the_start_to_a_passage(
 
     for text in ("Medlars are eaten soft.", "Medlars ripen in January."):
         job = await engine.call(ops.CREATE_JOB, body=m.NoteRequest(text=text))
-        await engine.wait_for_job(job.id, 60.0)
+        await engine.wait_for_job(job.id, JOB_SECONDS)
     await browser.open(f"{stack.server_url}/add")
     await browser.value("document.querySelector('textarea').focus()")
     await stroke("/", "/")
@@ -214,9 +214,9 @@ async def test_axe_finds_nothing_and_no_page_is_wider_than_the_window(
         data = path.read_bytes()
         fields = m.FileFields(source_path=path.name, tags=["collection:documents"])
         job = await engine.send_file(FileSource(path.name, len(data), partial(_blocks, data)), fields)
-        numbers[path.name] = (await engine.wait_for_job(job.id, 60.0)).document_id
+        numbers[path.name] = (await engine.wait_for_job(job.id, JOB_SECONDS)).document_id
     job = await engine.call(ops.CREATE_JOB, body=m.NoteRequest(text="User prefers concise responses"))
-    note = (await engine.wait_for_job(job.id, 60.0)).document_id
+    note = (await engine.wait_for_job(job.id, JOB_SECONDS)).document_id
     document = numbers["garden-soil.pdf"]
     patch = m.NotePatch(text="User prefers tables")
     await engine.call(ops.PATCH_NOTE, path={"document_id": note}, query=WAITING, body=patch)

@@ -117,6 +117,6 @@ def test_the_rates_count_evasions_and_ignore_the_value_none() -> None:
     assert rates("Nobody who asks " + "word " * 97)[2] == pytest.approx(20.0)
 
 
-def test_docstrings_and_comments_are_told_from_other_strings() -> None:
+def test_docstrings_and_comments_are_distinguished_from_other_strings() -> None:
     source = '"""One."""\nA = f("""no""", "# no")  # two\nB = (\n    """no""",\n)\n"""Three."""\n# noqa\n'
     assert prose(source) == ([(1, "One."), (6, "Three.")], ["two"])

@@ -199,7 +199,7 @@ def test_a_long_passage_is_shortened_for_people_and_says_so(kb: Kb) -> None:
     assert full.count("vermilion") > short.count("vermilion")
 
 
-def test_distant_hits_are_counted_and_shown_in_full(kb: Kb) -> None:
+def test_distant_hits_are_counted_and_printed_with_full(kb: Kb) -> None:
     kb.note("Obsidian schist gneiss marl. Glass of volcanoes.")
     kb.note("Clay and marl lie in the pit. " + "Sand. " * 20)
     status, out, err = kb("search", "obsidian schist gneiss marl", "--fts-only")
@@ -300,7 +300,7 @@ def test_tags_are_added_and_removed(kb: Kb) -> None:
     assert sorted(kb.tags(int(document))) == ["collection:documents", "damp", "house"]
 
 
-def test_a_key_for_a_collection_that_does_not_exist_says_so(
+def test_a_key_for_an_absent_collection_is_created_with_a_note(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KB_KEYS", str(tmp_path / "keys.json"))

@@ -19,7 +19,7 @@ verwandt.
 """
 
 
-def test_a_page_is_asked_for_by_its_subject_which_its_text_lacks() -> None:
+def test_a_question_is_the_subject_of_a_page_and_is_removed_from_its_text() -> None:
     long = ROFF + "Die Einträge werden sortiert. " * 20
     made = set_of({"de": {"ls.1": long, "short.1": ROFF}})
     assert [(each.text, each.kind, each.answer) for each in made.questions] == [

@@ -117,7 +117,7 @@ def test_a_file_that_kb_made_and_another_program_changed_stays(kb: Kb, home: Pat
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_key_is_written_kept_and_never_shown(
+def test_a_key_is_written_kept_and_never_printed(
     kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
     """Neither in a line that is added nor in one that goes; another address does not get it."""

@@ -325,7 +325,7 @@ async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
     assert await received() == ("cleared", None)
 
 
-async def test_an_engine_listens_anew_if_the_server_falls_silent(
+async def test_an_engine_reconnects_its_listener_when_the_server_stops_answering(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "_SILENT_SECONDS", 1.0)

@@ -353,7 +353,7 @@ class _Layout:
         if before.turn != line.turn or is_large != self._is_large(before):
             return False
         if is_large:
-            step = before.last_base - line.first_base
+            step = _step(before, line)
             is_same = _rounded(before.size) == _rounded(line.size) and 0 < step < 2 * line.size
             return is_same and not (line.is_bold and _NUMBERED.match(line.text))
         return _continues_text(usual_step, before, line)
@@ -399,7 +399,7 @@ def _split(lines: Sequence[Line], continues: Callable[[Line, Line], bool]) -> It
 
 def _continues_text(usual_step: float, before: Line, line: Line) -> bool:
     """True if a line continues the table or paragraph of the line before it."""
-    step = before.last_base - line.first_base
+    step = _step(before, line)
     if len(line.cells) > 1 or len(before.cells) > 1:
         return len(line.cells) == len(before.cells)
     is_middle = line.text[0].islower() and not before.text.endswith(_SENTENCE_END)
@@ -414,8 +414,7 @@ def _continues_text(usual_step: float, before: Line, line: Line) -> bool:
 
 def _continues_bold(usual_step: float, before: Line, line: Line) -> bool:
     """True if both lines are bold, of one size, and lines of one text."""
-    step = before.last_base - line.first_base
-    is_near = 0 < step <= _PARAGRAPH_STEP * usual_step
+    is_near = 0 < _step(before, line) <= _PARAGRAPH_STEP * usual_step
     return before.is_bold and line.is_bold and is_near and _rounded(before.size) == _rounded(line.size)
 
 
@@ -442,7 +441,7 @@ def _with_number(line: Line) -> Line:
 
 def _usual_step(lines: Sequence[Line]) -> float:
     """Return the median step from line to line."""
-    steps = (before.last_base - line.first_base for before, line in pairwise(lines))
+    steps = (_step(before, line) for before, line in pairwise(lines))
     near = [step for step, line in zip(steps, lines[1:], strict=True) if 0 < step < _LONGEST_STEP * line.size]
     return median(near or [0.0])
 

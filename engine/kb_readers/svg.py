@@ -1,6 +1,6 @@
 """SVG as displayed: title, descriptions and texts, in the order of the file.
 
-Nothing outside the file is fetched, and nothing in it is run: scripts, styles and links are ignored.
+No other file is fetched, and no part of this one is run: scripts, styles and links are ignored.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Drawing(Handler):
             self._switches[self._depth] = 0
         elif not self._text_depth and name in _TEXTS:
             self._text_depth = self._depth
-            # The title of the drawing is a child of its root; other titles belong to parts.
+            # The title of the drawing is a child of its root; further titles belong to parts.
             self._is_title = name == "title" and self._depth == 2 and not self.title
             self._y = attributes.get("y", "")
         elif name in _LINES or (name == "tspan" and self._is_new_line(attributes)):

@@ -1,7 +1,8 @@
 """Event-based XML parsing within limits, shared by SVG and the Office formats.
 
-A tree of a hostile file could fill the memory, so none is built. `parser_for` reads one document, `Archive` a
-ZIP of documents without entities, and `Package` an Office file, whose documents reference each other.
+A tree of a hostile file could fill the memory, so no tree is built. `parser_for` reads one document,
+`Archive` a ZIP of documents without entities, and `Package` an Office file, whose documents reference each
+other.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ def value_of(attributes: Attributes, name: str = "val") -> str:
 
 
 def refuse_growing_entities(*declaration: object) -> None:
-    """Refuse long entities, and those with references, which multiply; external ones are never fetched."""
+    """Refuse long entities and entities with references, which multiply; external ones are never fetched."""
     value = declaration[2]  # None for an external entity
     if isinstance(value, str) and (len(value) > _LONGEST_ENTITY or "&" in value):
         raise ExtractionFailed(

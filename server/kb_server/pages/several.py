@@ -55,7 +55,7 @@ def failure(error: EngineFault | ToolError, **subject: Any) -> tuple[str, bool]:
 
 
 async def confirmation(visit: Visit) -> web.Response:
-    """Show the chosen documents by title, before anything is changed."""
+    """Show the chosen documents by title, before the change."""
     query = visit.request.query
     selection = _selection(visit, visit.query, query.getall("id", []))
     found = await asyncio.gather(*(_read(visit, key) for key in selection.keys))
@@ -63,7 +63,7 @@ async def confirmation(visit: Visit) -> web.Response:
 
 
 async def change(visit: Visit) -> web.Response:
-    """Change each of the chosen documents; a failure is named and does not stop the others."""
+    """Change each of the chosen documents; a failure is named and does not stop the rest."""
     selection = _selection(visit, visit.form.fields, listed_in(visit.form["ids"]))
     outcomes: list[Outcome] = []
     is_away = False
@@ -99,7 +99,7 @@ async def _apply(visit: Visit, selection: Selection, document: m.Document) -> No
 
 
 async def _read(visit: Visit, key: str) -> m.Document | str:
-    """Return the document, or its key if there is none any more."""
+    """Return the document, or its key if it is gone."""
     try:
         return await visit.engine.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
     except Refused:
@@ -110,7 +110,7 @@ def _selection(visit: Visit, fields: Mapping[str, str], keys: list[str]) -> Sele
     """Return a checked selection.
 
     Raises:
-        FormError, ToolError: nothing is chosen, or an input is invalid.
+        FormError, ToolError: no document is chosen, or an input is invalid.
     """
     action = fields.get("action", "")
     if action not in _RIGHTS:

@@ -197,7 +197,7 @@ class Found:
     @property
     def label(self) -> str:
         """Its name for people."""
-        return self.source if is_url(self.source) else str(self.path)
+        return self.source if "://" in self.source else str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ def _fetched(
         place = folder / str(number)
         place.mkdir()
         try:
-            path = fetch(url, place, is_allowed=(lambda _: True) if private else is_of_the_internet)
+            path = fetch(url, place, is_allowed=(lambda _: True) if private else is_of_the_internet).path
         except NotFetched as error:
             failed.append(Result(url, "failed", reason=str(error)))
         else:

@@ -26,8 +26,9 @@ from kb_cli.imported import NAMES, Kind, markdown, memories
 from kb_cli.imported.detection import kind_of
 from kb_cli.output import CliError, Exit, Output
 from kb_cli.properties import Details
-from kb_cli.sync.folder import Folder, Listing
+from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Plan
+from kb_cli.sync.source import Listing
 from kb_cli.sync.sync_command import planned_for
 from kb_server.collection_tags import tags_for_submission
 
@@ -95,10 +96,10 @@ def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namesp
         raise CliError(Exit.USAGE, f"{place} is no folder")
     folder, tags = Folder(place), labels(options, tags_for_submission)
     with engine(options) as client:
-        listing, plan = planned_for(client, folder, tags[0])
+        listing, plan, _ = planned_for(client, folder, tags[0])
         refused = [
-            *(Result(str(path), "failed", reason=why) for path, why in listing.unreadable.items()),
-            *(Result(str(path), "failed", reason=why) for path, why in listing.left_out.items()),
+            *(Result(path, "failed", reason=why) for path, why in listing.unreadable.items()),
+            *(Result(path, "failed", reason=why) for path, why in listing.left_out.items()),
         ]
         files = []
         for file in _to_send(listing, plan):

@@ -23,6 +23,7 @@ _SYNC = (
         help="folder, sitemap or feed (https://...), git+https://... or git+ssh://...",
     ),
     arg("--ref", default="", help="branch, tag or commit of a repository, also of one in a folder"),
+    arg("--credentials", metavar="FILE", help='JSON file {"user": ..., "password": ...} for git+https'),
     arg("--private", action="store_true", help="allow addresses that are not public"),
     arg("--any-site", action="store_true", help="take pages of other hosts than that of the sitemap or feed"),
     arg("--whole-page", action="store_true", help="keep the navigation and footers of pages"),

@@ -107,7 +107,7 @@ class Entry(NamedTuple):
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):
-    """What the last fetch of a file has shown; `conditions` are headers of a conditional request."""
+    """A file as it was last fetched; `conditions` are headers of a conditional request."""
 
     source: str
     mark: str

@@ -14,6 +14,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, status_of
 from kb_cli.config import ClientSettings, engine, read
 from kb_cli.documents import labels
@@ -103,7 +105,11 @@ def source_of(options: argparse.Namespace) -> Source:
     if place.startswith("git+") or (options.ref and not is_address):
         from kb_cli.sync.repository import Repository
 
-        return Repository(place, options.ref or "HEAD", state, private=options.private, credentials={})
+        return Repository(
+            place, options.ref or "HEAD", state, private=options.private, credentials=_credentials(options)
+        )
+    if options.credentials:
+        raise CliError(Exit.USAGE, f"--credentials are for a repository (git+https://...), not for {place}")
     if options.ref:
         raise CliError(Exit.USAGE, f"--ref names a branch of a repository (git+https://...), not of {place}")
     if is_url(place):
@@ -122,6 +128,18 @@ def source_of(options: argparse.Namespace) -> Source:
     return Folder(path)
 
 
+def _credentials(options: argparse.Namespace) -> dict[str, str]:
+    if not options.credentials:
+        return {}
+    path = Path(options.credentials).expanduser()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except OSError as error:
+        raise CliError(Exit.USAGE, f"{path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CliError(Exit.USAGE, f"{path} is no JSON object of texts, user and password") from error
+
+
 def planned_for(
     client: EngineClient, origin: Source, collection: str
 ) -> tuple[Listing, Plan, dict[str, list[str]]]:
@@ -132,7 +150,7 @@ def planned_for(
         CliError: the source cannot be read, or the engine fails.
     """
     listing = origin.listed()
-    documents = list(_documents(client, origin.prefix, collection))
+    documents = list(documents_under(client, origin.prefix, collection))
     held: dict[str, list[str]] = defaultdict(list)
     for document in documents:
         for source in document.source_paths:
@@ -140,7 +158,7 @@ def planned_for(
     return listing, plan(listing, documents, origin.prefix, origin.owns), held
 
 
-def _documents(client: EngineClient, prefix: str, collection: str) -> Iterator[m.Document]:
+def documents_under(client: EngineClient, prefix: str, collection: str) -> Iterator[m.Document]:
     """Yield the documents of the collection from the folder, oldest first, so that new ones do not shift
     pages.
     """

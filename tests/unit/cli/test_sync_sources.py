@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from kb_cli.output import Exit
 from kb_cli.sync.planning import plan
 from kb_cli.sync.source import Entry, Remote, Unavailable
 from kb_cli.web import Fetched
-from tests.unit.cli.conftest import Kb
+from tests.unit.cli.conftest import Kb, Web
 
 
 @pytest.fixture(autouse=True)
@@ -197,50 +196,26 @@ def test_a_repository_that_cannot_be_reached_removes_nothing(
     assert len(held(kb, shelf)) == 2
 
 
+def test_credentials_reach_git_by_its_environment_alone(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in the place of git notes how it was called: no server of https is at hand."""
+    program, noted = tmp_path / "bin" / "git", tmp_path / "noted"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$*" >>{noted}\nenv >{noted}.env\nexec mkdir -p "$5"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    (tmp_path / "file.json").write_text('{"user": "me", "password": "secret"}')
+    kb("sync", "git+https://127.0.0.1:9/a.git", "--private", "--credentials", str(tmp_path / "file.json"))
+    header = base64.b64encode(b"me:secret").decode()
+    assert f"Basic {header}" in Path(f"{noted}.env").read_text()
+    assert "fetch" in noted.read_text()
+    assert not {header, "secret"} & set(noted.read_text().split())
+
+
 def test_a_repository_on_a_private_address_is_not_fetched(kb: Kb, shelf: str) -> None:
     out = kb("sync", "git+https://127.0.0.1:9/a.git", "--collection", shelf)[1]
     assert "127.0.0.1, not a public address" in out
-
-
-class Web(BaseHTTPRequestHandler):
-    """A site: contents by path, with ETags; it notes the paths that it has sent in full."""
-
-    pages: dict[str, bytes | int | str]
-    sent: list[str]
-
-    def do_GET(self) -> None:
-        found = self.pages.get(self.path, 404)
-        etag = f'"{hash(found)}"'
-        if isinstance(found, bytes) and self.headers["If-None-Match"] != etag:
-            self.sent.append(self.path)
-            self._answer(
-                200, {"ETag": etag, "Content-Type": "application/xml" if b"<loc" in found else "text/plain"}
-            )
-            self.wfile.write(found)
-        elif isinstance(found, str):
-            self._answer(302, {"Location": found})
-        else:
-            self._answer(304 if isinstance(found, bytes) else found, {})
-
-    def _answer(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Its URL; this machine counts as one of the internet."""
-    monkeypatch.setattr("kb_cli.sync.site.is_of_the_internet", lambda address: address.is_loopback)
-    Web.pages, Web.sent = {}, []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def sitemap(*urls: str, changed: str = "", of: str = "url") -> bytes:

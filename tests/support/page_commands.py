@@ -135,6 +135,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
                 "kb sync . --ref main --collection code",
                 "kb sync https://example.org/sitemap.xml --collection web",
                 "kb watch https://example.org/feed.xml --every 60 --collection web",
+                "kb sync s3://bucket/docs --credentials s3.json --collection docs",
+                "kb sync webdavs://cloud.example.org/dav/docs --credentials dav.json --collection docs",
             ],
             "wants the internet: tests/unit/cli/test_sync_sources.py",
         ),

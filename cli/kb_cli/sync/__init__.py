@@ -4,6 +4,7 @@ source.py        the port: a source lists its files and opens each
 folder.py        the files of a folder, and their digests
 repository.py    the files of a Git repository
 site.py          the pages of a sitemap or feed
+storage.py       the files of an S3 bucket or a WebDAV folder
 planning.py      the sources to send and to remove, from that and from the documents of the base
 sync_command.py  the two commands
 
@@ -20,10 +21,10 @@ _SYNC = (
     arg(
         "source",
         metavar="SOURCE",
-        help="folder, sitemap or feed (https://...), git+https://... or git+ssh://...",
+        help="folder, URL of a sitemap or feed, git+https://..., s3://... or webdavs://...",
     ),
     arg("--ref", default="", help="branch, tag or commit of a repository, also of one in a folder"),
-    arg("--credentials", metavar="FILE", help='JSON file {"user": ..., "password": ...} for git+https'),
+    arg("--credentials", metavar="FILE", help="JSON file: user and password; for s3 key and secret"),
     arg("--private", action="store_true", help="allow addresses that are not public"),
     arg("--any-site", action="store_true", help="take pages of other hosts than that of the sitemap or feed"),
     arg("--whole-page", action="store_true", help="keep the navigation and footers of pages"),

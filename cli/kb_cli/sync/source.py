@@ -3,7 +3,7 @@
     Source ─┬─ Folder                     folder.py
             └─ Remote ─┬─ Repository      repository.py
                        ├─ Site            site.py
-                       └─ Storage         storage.py
+                       └─ Bucket, SharedFolder  storage.py
 
 A listing that failed or was cut short is not complete, and nothing is removed because of it. The content
 hash of a remote file is known without reading it if its version mark (blob id, ETag, time of change) is that

@@ -108,8 +108,12 @@ def source_of(options: argparse.Namespace) -> Source:
         return Repository(
             place, options.ref or "HEAD", state, private=options.private, credentials=_credentials(options)
         )
+    if place.startswith(("s3://", "webdav://", "webdavs://")):
+        from kb_cli.sync.storage import storage
+
+        return storage(place, state, private=options.private, credentials=_credentials(options))
     if options.credentials:
-        raise CliError(Exit.USAGE, f"--credentials are for a repository (git+https://...), not for {place}")
+        raise CliError(Exit.USAGE, f"--credentials are for a repository, a bucket or WebDAV, not for {place}")
     if options.ref:
         raise CliError(Exit.USAGE, f"--ref names a branch of a repository (git+https://...), not of {place}")
     if is_url(place):
@@ -137,7 +141,7 @@ def _credentials(options: argparse.Namespace) -> dict[str, str]:
     except OSError as error:
         raise CliError(Exit.USAGE, f"{path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CliError(Exit.USAGE, f"{path} is no JSON object of texts, user and password") from error
+        raise CliError(Exit.USAGE, f"{path} is no JSON object of texts") from error
 
 
 def planned_for(

@@ -1,0 +1,126 @@
+"""A collection synchronized with a bucket (moto) and a WebDAV folder (wsgidav), against a real engine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kb_cli.output import Exit
+from tests.unit.cli.conftest import Kb
+from tests.unit.cli.test_sync_sources import held, outcomes
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KB_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder that a server of WebDAV shares."""
+    root = tmp_path / "shared"
+    (root / "docs" / "below").mkdir(parents=True)
+    return root
+
+
+@pytest.fixture
+def webdav(folder: Path) -> Iterator[str]:
+    from cheroot.wsgi import Server
+    from wsgidav.wsgidav_app import WsgiDAVApp
+
+    app = WsgiDAVApp(
+        {
+            "provider_mapping": {"/": str(folder)},
+            "simple_dc": {"user_mapping": {"*": {"me": {"password": "secret"}}}},
+            "logging": {"enable": False},
+            "verbose": 0,
+        }
+    )
+    server = Server(("127.0.0.1", 0), app)
+    server.prepare()
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    yield f"webdav://127.0.0.1:{server.bind_addr[1]}/docs"
+    server.stop()
+    thread.join()
+
+
+def test_the_files_of_a_webdav_folder_are_followed(kb: Kb, tmp_path: Path, folder: Path, webdav: str) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"user": "me", "password": "secret"}')
+    arguments = ("sync", webdav, "--private", "--collection", "dav")
+
+    def sync() -> dict[str, list[str]]:
+        return outcomes(kb.json(*arguments, "--credentials", str(secret)))
+
+    (folder / "docs" / "a.md").write_text("granite quarry")
+    (folder / "docs" / "below" / "b c#?.md").write_text("basalt columns")
+    (folder / "outside.md").write_text("slate roofs")
+    assert sync() == {"added": ["a.md", "b c#?.md"]}
+    assert sync() == {}
+    (folder / "docs" / "a.md").write_text("marble quarries")
+    (folder / "docs" / "below" / "b c#?.md").unlink()
+    assert sync() == {"replaced": ["a.md"], "removed": ["b c#?.md"]}
+    for more in ((), ("--credentials", str(secret))):
+        secret.write_text('{"user": "me", "password": "wrong"}')
+        status, out, _ = kb(*arguments, *more)
+        assert (status, "nothing is removed" in out, "wrong" in out) == (Exit.FAILED, True, False)
+    out = kb("sync", webdav, "--collection", "dav")[1]
+    assert "127.0.0.1, not a public address" in out
+    assert set(held(kb, "dav")) == {"a.md"}
+    assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "home").rglob("*.jsonl"))
+
+
+@pytest.fixture
+def s3() -> Iterator[str]:
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_the_objects_of_a_bucket_are_followed(kb: Kb, tmp_path: Path, s3: str) -> None:
+    """An object that stands for a folder is no file; a bucket that is away removes nothing."""
+    import boto3
+
+    secret = tmp_path / "secret.json"
+    secret.write_text(json.dumps({"key": "a", "secret": "b", "region": "us-east-1", "endpoint_url": s3}))
+    client = boto3.client(
+        "s3", aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1", endpoint_url=s3
+    )
+    client.create_bucket(Bucket="stones")
+    keys = {
+        "docs/a.md": "granite quarry",
+        "docs/b/c.md": "basalt columns",
+        "docs/": "",
+        "other/d.md": "slate",
+    }
+    for key, text in keys.items():
+        client.put_object(Bucket="stones", Key=key, Body=text.encode())
+    arguments = ("sync", "s3://stones/docs/", "--collection", "bucket", "--credentials", str(secret))
+
+    def sync() -> dict[str, list[str]]:
+        return outcomes(json.loads(kb(*arguments, "--private", "--json")[1]))
+
+    assert sync() == {"added": ["a.md", "c.md"]}
+    assert sync() == {}
+    client.put_object(Bucket="stones", Key="docs/a.md", Body=b"marble quarry")
+    client.delete_object(Bucket="stones", Key="docs/b/c.md")
+    assert sync() == {"replaced": ["a.md"], "removed": ["c.md"]}
+    assert "127.0.0.1, not a public address" in kb(*arguments)[1]
+    secret.write_text(json.dumps({"endpoint_url": s3, "key": "a", "secret": "b"}))
+    for key in client.list_objects_v2(Bucket="stones")["Contents"]:
+        client.delete_object(Bucket="stones", Key=key["Key"])
+    client.delete_bucket(Bucket="stones")
+    client.close()
+    assert sync() == {"failed": ["docs"]}
+    assert set(held(kb, "bucket")) == {"a.md"}

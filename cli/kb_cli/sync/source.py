@@ -27,6 +27,7 @@ import msgspec
 
 from kb_cli.add import SOURCE_PATH_CHARS, Found
 from kb_cli.exclusion import HEAD_BYTES, HOLDS_CREDENTIALS, begins_as_key, is_named_as_credentials
+from kb_cli.output import CliError, Exit
 from kb_cli.properties import NO_DETAILS, Details
 from kb_cli.web import MOST_BYTES, Fetched
 from kb_contracts.api import formats
@@ -70,7 +71,8 @@ class Listing:
         """True if the source may be a file that could not be read, or one that holds credentials."""
         if self.left_out.get(source) == HOLDS_CREDENTIALS:
             return True
-        return any(source == each or source.startswith(f"{each}/") for each in self.unreadable)
+        ends = [*(found.start() for found in re.finditer("/", source)), len(source)]
+        return any(source[:end] in self.unreadable for end in ends)
 
 
 class Source(Protocol):
@@ -125,7 +127,10 @@ class Remote(ABC):
 
     def __init__(self, name: str, prefix: str, state: Path) -> None:
         self.name, self.prefix = name, prefix
-        state.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            state.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CliError(Exit.FAILED, f"{state.parent}: {error.strerror}") from error
         self._log = state.with_suffix(".jsonl")
         self._known = _known(self._log)
         self._marks: dict[str, str] = {}
@@ -179,6 +184,8 @@ class Remote(ABC):
                 if known:
                     self._note(Known(source, mark, known.sha256, known.conditions))
                 raise
+            except OSError as error:
+                raise Unavailable(error.strerror or str(error)) from error
             with fetched.path.open("rb") as content:
                 if self.are_files and begins_as_key(content.read(HEAD_BYTES)):
                     raise LeftOut(HOLDS_CREDENTIALS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
+from time import monotonic
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -17,7 +18,15 @@ import httpx
 
 from kb_cli.output import CliError, Exit
 from kb_cli.sync.source import Entry, Remote, Unavailable
-from kb_cli.web import MOST_BYTES, Address, Fetched, allowed_addresses, is_of_the_internet
+from kb_cli.web import (
+    MOST_BYTES,
+    MOST_SECONDS,
+    Address,
+    Fetched,
+    NotFetched,
+    allowed_addresses,
+    is_of_the_internet,
+)
 from kb_config.installing import install_command
 
 MOST_FOLDERS = 100_000
@@ -75,6 +84,7 @@ class SharedFolder(Remote):
             transport=_Pinned((lambda _: True) if private else is_of_the_internet),
             timeout=_TIMEOUT,
             trust_env=False,
+            headers={"Accept-Encoding": "identity"},
         )
 
     def entries(self) -> Iterator[Entry]:
@@ -183,6 +193,27 @@ class _Pinned(httpx.HTTPTransport):
         request.extensions["sni_hostname"] = url.raw_host.decode("ascii")
         request.url = url.copy_with(host=str(found[0]))  # the header Host stays
         try:
-            return super().handle_request(request)
+            response = super().handle_request(request)
         finally:
             request.url = url
+        if "Content-Encoding" in response.headers:
+            response.close()
+            raise NotFetched(f"{url.host} sends a compressed response, which was not requested")
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _Bounded(response.stream)
+        return response
+
+
+class _Bounded(httpx.SyncByteStream):
+    """A response within the limits on size and time."""
+
+    def __init__(self, stream: httpx.SyncByteStream) -> None:
+        self._stream, self.close = stream, stream.close  # type: ignore[method-assign]
+
+    def __iter__(self) -> Iterator[bytes]:
+        size, ends = 0, monotonic() + MOST_SECONDS
+        for block in self._stream:
+            size += len(block)
+            if size > MOST_BYTES or monotonic() > ends:
+                raise NotFetched(f"it has more than {MOST_BYTES >> 20} MiB or takes {MOST_SECONDS:g} seconds")
+            yield block

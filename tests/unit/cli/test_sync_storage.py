@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from kb_cli.output import Exit
+from kb_cli.sync import storage
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.test_sync_sources import held, outcomes
 
@@ -75,6 +78,38 @@ def test_the_files_of_a_webdav_folder_are_followed(kb: Kb, tmp_path: Path, folde
     assert "127.0.0.1, not a public address" in out
     assert set(held(kb, "dav")) == {"a.md"}
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "home").rglob("*.jsonl"))
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Answers without end, or leads to another machine."""
+
+    def do_PROPFIND(self) -> None:
+        self.send_response(302 if "away" in self.path else 207)
+        self.send_header("Location", "http://169.254.169.254/latest/")
+        self.end_headers()
+        with suppress(OSError):
+            while "away" not in self.path:
+                self.wfile.write(b"<a/>" * 1_000)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [("endless", "it has more than"), ("away", "169.254.169.254, not")]
+)
+def test_a_hostile_webdav_server_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
+) -> None:
+    monkeypatch.setattr(storage, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(storage, "is_of_the_internet", lambda address: address.is_loopback)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        place = f"webdav://127.0.0.1:{server.server_port}/{path}"
+        listing = storage.storage(place, tmp_path / "state", private=False, credentials={}).listed()
+        server.shutdown()
+    assert not listing.is_complete
+    assert reason in listing.unreadable[place]
 
 
 @pytest.fixture

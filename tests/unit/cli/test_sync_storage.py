@@ -1,13 +1,16 @@
-"""A collection synchronized with a bucket (moto) and a WebDAV folder (wsgidav), against a real engine."""
+"""A collection synchronized with a bucket (moto) and a WebDAV folder, against a real engine."""
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -32,26 +35,51 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
+class Dav(SimpleHTTPRequestHandler):
+    """PROPFIND with depth 1 and GET, as in RFC 4918, for one user.
+
+    No server of WebDAV: the package json5 of wsgidav has the module that json-five has.
+    """
+
+    def do_GET(self) -> None:
+        if self._is_known():
+            super().do_GET()
+
+    def do_PROPFIND(self) -> None:
+        if not self._is_known():
+            return
+        place = Path(self.translate_path(self.path))
+        rows = "".join(self._row(each) for each in (place, *place.iterdir()))
+        self.send_response(207)
+        self.end_headers()
+        self.wfile.write(f'<d:multistatus xmlns:d="DAV:">{rows}</d:multistatus>'.encode())
+
+    def _is_known(self) -> bool:
+        is_known = self.headers["Authorization"] == f"Basic {base64.b64encode(b'me:secret').decode()}"
+        if not is_known:
+            self.send_error(401)
+        return is_known
+
+    def _row(self, path: Path) -> str:
+        href = f"/{quote(str(path.relative_to(self.directory)))}"
+        kind = "<d:collection/>" if path.is_dir() else ""
+        status = path.stat()
+        return (
+            f"<d:response><d:href>{href}</d:href><d:propstat><d:prop><d:resourcetype>{kind}</d:resourcetype>"
+            f"<d:getcontentlength>{status.st_size}</d:getcontentlength><d:getetag>{status.st_mtime_ns}"
+            "</d:getetag></d:prop><d:status>HTTP/1.1 200 OK</d:status></d:propstat></d:response>"
+        )
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
 @pytest.fixture
 def webdav(folder: Path) -> Iterator[str]:
-    from cheroot.wsgi import Server
-    from wsgidav.wsgidav_app import WsgiDAVApp
-
-    app = WsgiDAVApp(
-        {
-            "provider_mapping": {"/": str(folder)},
-            "simple_dc": {"user_mapping": {"*": {"me": {"password": "secret"}}}},
-            "logging": {"enable": False},
-            "verbose": 0,
-        }
-    )
-    server = Server(("127.0.0.1", 0), app)
-    server.prepare()
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    yield f"webdav://127.0.0.1:{server.bind_addr[1]}/docs"
-    server.stop()
-    thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Dav, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"webdav://127.0.0.1:{server.server_port}/docs"
+        server.shutdown()
 
 
 def test_the_files_of_a_webdav_folder_are_followed(kb: Kb, tmp_path: Path, folder: Path, webdav: str) -> None:

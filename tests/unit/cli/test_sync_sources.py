@@ -280,7 +280,7 @@ def test_entries_that_leave_a_feed_stay(kb: Kb, shelf: str, web: str) -> None:
         (b"<html><a href='/a'>a</a></html>", "neither a sitemap nor a feed"),
         (sitemap("http://127.0.0.1/a")[:-9], "not a complete sitemap"),
         (b"<!DOCTYPE a [<!ENTITY b 'c'>]><urlset/>", "document type"),
-        (gzip.compress(b"<urlset>" + b" " * (65 << 20)), "more than 64 MiB"),
+        (gzip.compress(b"<urlset>" + b" " * (65 << 20), 1), "more than 64 MiB"),
         (sitemap("http://other.example/a"), "--any-site"),
         (sitemap(*(f"http://127.0.0.1/{number}" for number in range(2_000)), of="sitemap"), "1,000 sitemaps"),
         (404, "answers 404"),

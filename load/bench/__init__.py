@@ -44,8 +44,7 @@ BENCHMARKS = {
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
     "manuals": Benchmark("searches in ten languages, on translated manual pages", "manuals:run"),
     "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),
-    "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
-    "ingestion": Benchmark("notes while files are taken in", "waits:run_ingestion"),
+    "startup": Benchmark("kb stdio, from its start to its first answer", "startup:run"),
 }
 
 

@@ -31,6 +31,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.semantics.documents import text_digest, title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
+from kb_engine.spans import failed, working
 from kb_engine.spool import Spool
 from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
@@ -135,7 +136,7 @@ class Workers:
         while True:
             leased = await self._next(lane_workers)
             await self.cancel(leased.job.id)  # taken again after its lease was lost: stop the old work
-            task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
+            task = asyncio.create_task(self._traced_work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
             try:
                 await asyncio.wait([task])  # not awaited directly: a cancelled job must not end the worker
@@ -176,6 +177,10 @@ class Workers:
                     return leased
                 # Jobs that wait for another job of their note or source are reported at its end.
                 lane_workers.note(left_out(), bool(left_out()), has_next=False)
+
+    async def _traced_work(self, leased: LeasedJob) -> bool:
+        with working(leased.job.id, leased.job.kind, leased.lane):
+            return await self._work(leased)
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
@@ -309,6 +314,7 @@ class Workers:
 
     async def _fail(self, leased: LeasedJob, code: str, message: str, latest: _LatestProgress) -> None:
         """Mark the job as failed, retrying until the store accepts it: a full disk refuses even that."""
+        failed(code)
         while True:
             try:
                 error = m.JobError(code=code, message=message)

@@ -35,6 +35,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
+from kb_config import tracing
 from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
@@ -75,6 +76,11 @@ def original_lost() -> EngineError:
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def _named(access: str, operation: Callable[..., object]) -> str:
+    """Return the name of a transaction's span."""
+    return f"store {access} {getattr(operation, '__name__', 'work')}"
 
 
 def bounded(read: R, reach: Reach | None) -> R:
@@ -146,7 +152,8 @@ class Store(ABC):
     ) -> T:
         """Run an operation on one snapshot of the base."""
         reach = REACH.get()
-        return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
+        with tracing.step(_named("read", operation)):
+            return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
 
     async def write(
         self,
@@ -156,10 +163,11 @@ class Store(ABC):
     ) -> T:
         """Run an operation in one write transaction, which completes even if the caller is cancelled."""
         reach = REACH.get()
-        done = await self._run_write(
-            lambda write: operation(bounded(write, reach), *args, **kwargs),
-            makes_room=operation in MAKES_ROOM,
-        )
+        with tracing.step(_named("write", operation)):
+            done = await self._run_write(
+                lambda write: operation(bounded(write, reach), *args, **kwargs),
+                makes_room=operation in MAKES_ROOM,
+            )
         if self._follower is not None:
             self._follower.wake()
         return done
@@ -176,10 +184,11 @@ class Store(ABC):
         Raises `idempotency_mismatch`.
         """
         makes_room, reach = operation in MAKES_ROOM, REACH.get()
-        done = await self._run_write(
-            lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
-            makes_room=makes_room,
-        )
+        with tracing.step(_named("write", operation)):
+            done = await self._run_write(
+                lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
+                makes_room=makes_room,
+            )
         if self._follower is not None:
             self._follower.wake()
         return done
@@ -192,7 +201,8 @@ class Store(ABC):
         """
         if (reach := REACH.get()) is not None:
             query = replace(query, selection=replace(query.selection, reach=reach))
-        return await self._find(query, vector)
+        with tracing.step("search index"):
+            return await self._find(query, vector)
 
     async def ping(self) -> None:
         """Check that the base can be read and written."""
@@ -326,8 +336,9 @@ class Follower:
                 while True:
                     if self._applied < wanted:
                         self.wake()
-                        async with self._advanced:
-                            await self._advanced.wait_for(lambda: self._applied >= wanted)
+                        with tracing.step("wait for index"):
+                            async with self._advanced:
+                                await self._advanced.wait_for(lambda: self._applied >= wanted)
                     found = await self._index.search(query)
                     if found.generation >= wanted:
                         return found

@@ -43,7 +43,7 @@ from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUn
 from kb_engine.store.clock import SteadyClock, stamp
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
-from kb_engine.store.repository.transaction import MAKES_ROOM, Read, Write, once
+from kb_engine.store.repository.transaction import MAKES_ROOM, TOGETHER, Read, Write, once
 from kb_engine.store.wording import Find, find_passing
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -81,6 +81,10 @@ def utc_now() -> datetime:
 def _named(access: str, operation: Callable[..., object]) -> str:
     """Return the name of a transaction's span."""
     return f"store {access} {getattr(operation, '__name__', 'work')}"
+
+
+def _group(operation: Callable[..., object]) -> str | None:
+    return operation.__name__ if operation in TOGETHER else None
 
 
 def bounded(read: R, reach: Reach | None) -> R:
@@ -167,6 +171,7 @@ class Store(ABC):
             done = await self._run_write(
                 lambda write: operation(bounded(write, reach), *args, **kwargs),
                 makes_room=operation in MAKES_ROOM,
+                group=_group(operation),
             )
         if self._follower is not None:
             self._follower.wake()
@@ -188,6 +193,7 @@ class Store(ABC):
             done = await self._run_write(
                 lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
                 makes_room=makes_room,
+                group=_group(operation),
             )
         if self._follower is not None:
             self._follower.wake()
@@ -257,8 +263,12 @@ class Store(ABC):
         """Run statements on one snapshot of the base."""
 
     @abstractmethod
-    async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
+    async def _run_write(
+        self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool, group: str | None = None
+    ) -> T:
         """Run one write transaction, which completes even if the caller is cancelled.
+
+        Works of a `group` that wait may share it.
 
         If the disk is full, old versions and trash are dropped and the transaction is retried once. With
         `makes_room` it keeps no versions then, and uses reserved space if the store has any.

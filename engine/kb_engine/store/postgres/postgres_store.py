@@ -201,7 +201,7 @@ class PostgresStore(Store):
         self._background: list[asyncio.Task[None]] = []
         self._callback: StoreEventCallback = lambda _: False
         self._alone_until = 0.0
-        self._groups: defaultdict[str, _Group] = defaultdict(lambda: _Group(self._through_all))
+        self._groups: defaultdict[str, _Group] = defaultdict(lambda: _Group(self._transact, self._through))
         self._owed: dict[str, list[int]] = {}
         """The calls to be made, by lane, with the listeners of the engines that have no room."""
         self._owing = asyncio.Event()
@@ -374,11 +374,8 @@ class PostgresStore(Store):
     async def _through(
         self, work: Callable[[Write], Coroutine[Any, Any, T]], bounds: Bounds | None = None
     ) -> T:
-        (answer,) = await self._through_all([work], bounds)
+        (answer,) = await _answered(partial(self._transact, [work], bounds))
         return answer
-
-    async def _through_all(self, works: Sequence[Work[T]], bounds: Bounds | None = None) -> list[T]:
-        return await _answered(partial(self._transact, works, bounds))
 
     async def _transact(self, works: Sequence[Work[T]], bounds: Bounds | None = None) -> list[T]:
         """Return the results of the works, done in one transaction."""
@@ -519,12 +516,17 @@ class PostgresStore(Store):
 class _Group:
     """Works of one kind. The ones that arrive while others are in progress wait, and share a transaction.
 
-    If it fails, each is done alone, so that a fault concerns its own work only; that is rare, and needs no
-    savepoints. No work waits for further ones to arrive.
+    If it fails, each is done alone, so that a fault or a conflict concerns its own work only; that is rare,
+    and needs no savepoints. No work waits for further ones to arrive.
     """
 
-    def __init__(self, transact: Callable[[Sequence[Work[Any]]], Awaitable[list[Any]]]) -> None:
-        self._transact = transact
+    def __init__(
+        self,
+        together: Callable[[Sequence[Work[Any]]], Awaitable[list[Any]]],
+        alone: Callable[[Work[Any]], Awaitable[Any]],
+    ) -> None:
+        self._together = together
+        self._alone = alone
         self._waiting: deque[tuple[Work[Any], asyncio.Future[Any]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -541,27 +543,28 @@ class _Group:
     async def _run_waiting(self) -> None:
         while self._waiting:
             group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_WRITES))]
-            try:
-                answers = await self._transact([work for work, _ in group])
-            except Exception as error:  # noqa: BLE001 - raised to the callers
-                is_away = isinstance(error, EngineError) and error.code == "not_ready"
-                if len(group) > 1 and not is_away:
-                    await self._run_alone(group)
-                    continue
-                for _, outcome in group:
-                    outcome.set_exception(error)
-            else:
-                for (_, outcome), answer in zip(group, answers, strict=True):
-                    outcome.set_result(answer)
+            if len(group) == 1 or not await self._run_together(group):
+                await asyncio.gather(*(self._run_alone(*one) for one in group))
 
-    async def _run_alone(self, group: Sequence[tuple[Work[Any], asyncio.Future[Any]]]) -> None:
-        for work, outcome in group:
-            try:
-                (answer,) = await self._transact([work])
-            except Exception as error:  # noqa: BLE001 - raised to the caller
-                outcome.set_exception(error)
-            else:
+    async def _run_together(self, group: Sequence[tuple[Work[Any], asyncio.Future[Any]]]) -> bool:
+        """Return False if nothing was changed."""
+        try:
+            answers = await self._together([work for work, _ in group])
+        except Exception as error:  # noqa: BLE001 - it recurs where it belongs
+            if not isinstance(error, GONE) or isinstance(error, ValueError):
+                return False
+            for _, outcome in group:  # the commit may have been done
+                outcome.set_exception(not_ready())
+        else:
+            for (_, outcome), answer in zip(group, answers, strict=True):
                 outcome.set_result(answer)
+        return True
+
+    async def _run_alone(self, work: Work[T], outcome: asyncio.Future[T]) -> None:
+        try:
+            outcome.set_result(await self._alone(work))
+        except Exception as error:  # noqa: BLE001 - raised to the caller
+            outcome.set_exception(error)
 
 
 async def _answered(work: Callable[[], Awaitable[T]]) -> T:

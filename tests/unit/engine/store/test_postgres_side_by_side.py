@@ -64,6 +64,21 @@ async def test_notes_that_wait_together_share_a_transaction(one: Base) -> None:
     assert await one.store.read(transactions) <= 3
 
 
+async def test_groups_of_two_engines_with_the_same_contents_do_not_block_each_other(
+    one: Base, other: Base
+) -> None:
+    texts = [f"t{number}" for number in range(10)]
+    here = [await one.lease(new_note(text)) for text in texts]
+    there = [await other.lease(new_note(text)) for text in reversed(texts)]
+    committing = [
+        base.store.write(documents.commit_note, leased, prepared("x"))
+        for base, leases in ((one, here), (other, there))
+        for leased in leases
+    ]
+    done = await asyncio.gather(*committing)
+    assert sorted(job.deduplicated for job in done if job) == [False] * 10 + [True] * 10
+
+
 async def test_changes_of_other_documents_go_on_beside_a_commit(one: Base, other: Base) -> None:
     """Changes of any kind are committed while the other commit is open."""
     standing = [await one.note(text) for text in ("a", "b", "c")]

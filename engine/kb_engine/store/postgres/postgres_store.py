@@ -116,7 +116,7 @@ _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock
 
 _ALONE_SECONDS = 1.0
 """Time without calls after no engine was left to call, in seconds: all have work, or there is no other."""
-_NOTIFY = "SELECT pg_notify(?, told) FROM unnest(?::text[]) AS told"
+_NOTIFY = "SELECT pg_notify(?, payload) FROM unnest(?::text[]) AS payload"
 _CALL_ONE = (
     "SELECT pg_notify(?, 'queued ' || pid || ' ' || ?) FROM pg_stat_activity "
     "WHERE datname = current_database() AND application_name = ? AND pid <> ALL (?::int[]) "
@@ -426,9 +426,9 @@ class PostgresStore(Store):
         for event in events:
             if event.kind == "queued" and not self._callback(event):
                 await self._call(db, event.lane or "", [])
-        told = [f"{each.kind} {each.job_id or ''}".rstrip() for each in events if each.kind != "queued"]
-        if told:
-            await rows(db, _NOTIFY, (CHANNEL, told))
+        payloads = [f"{each.kind} {each.job_id or ''}".rstrip() for each in events if each.kind != "queued"]
+        if payloads:
+            await rows(db, _NOTIFY, (CHANNEL, payloads))
 
     async def _call(self, db: Db, lane: str, busy: list[int]) -> None:
         """Call an engine that is not `busy` for a queued job, later if there was none a moment ago."""

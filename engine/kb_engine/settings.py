@@ -179,7 +179,8 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         if self.index not in indexes:
             raise SettingsError(
                 f"VECTOR_DB_TYPE={self.index!r} is not an index of this engine; it takes "
-                f"{', '.join(indexes)}, or nothing for the index in the base"
+                f"{', '.join(indexes)}, or nothing for the index in the base. docs/adding/search-index.md "
+                "says how to add one"
             )
         self.of(indexes[self.index].settings).check()
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from msgspec import UNSET, UnsetType
 
+from kb_config import tracing
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
@@ -234,7 +235,8 @@ async def _second_look(
         return (results, False, NO_RERANKER) if request.rerank else (results, UNSET, UNSET)
     first = results[:most]
     try:
-        relevances = await reranker.scores(query, [with_header(result.chunk) for result in first])
+        with tracing.step("rerank"):
+            relevances = await reranker.scores(query, [with_header(result.chunk) for result in first])
     except RerankFailed as error:
         return results, False, str(error)
     return in_order_of_relevance(first, relevances), True, UNSET

@@ -258,7 +258,7 @@ class SqliteStore(Store):
         db.set_wal_hook(note)
         return db
 
-    async def _run_write(self, work: Work[T], *, makes_room: bool) -> T:
+    async def _run_write(self, work: Work[T], *, makes_room: bool, group: str | None = None) -> T:  # noqa: ARG002
         waiting = _Waiting(work)
         self._waiting.append(waiting)
         try:

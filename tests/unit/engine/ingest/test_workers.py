@@ -186,8 +186,8 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 class Vanishing(SqliteStore):
     async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         done = await super().write(operation, *args, **kwargs)
-        if operation is jobs.take and done is not None and done.is_duplicate:
-            duplicate = await self.read(sources.duplicate_for, done.job)
+        if operation is jobs.take_several and done and done[0].is_duplicate:
+            duplicate = await self.read(sources.duplicate_for, done[0].job)
             assert duplicate is not None
             await self.once(None, documents.delete, duplicate)
         return done
@@ -210,7 +210,7 @@ async def test_a_short_note_is_two_transactions_of_a_worker(tmp_path: Path) -> N
         for number in range(8):
             await parts.done(f"granite {number}")
     del Counting.counted["report"]  # of a slow machine
-    assert Counting.counted == {"take": len(LANES) + 8, "commit": 8}
+    assert Counting.counted == {"take_several": len(LANES) + 8, "commit_note": 8}
 
 
 class Full(SqliteStore):

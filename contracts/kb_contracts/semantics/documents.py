@@ -15,6 +15,7 @@ from kb_contracts.api.models import (
     MAX_INTEGER,
     MAX_TAGS,
     Document,
+    DocumentDetail,
     Fidelity,
     FileFields,
     NotePatch,
@@ -50,6 +51,19 @@ def check_original_kept(document: Document) -> None:
             "file again."
         )
     raise EngineError("original_not_kept", why)
+
+
+def picture_of(document: DocumentDetail, page: int | None) -> tuple[int, str]:
+    """Return the number of the page to show, from 1, and the text to mark: that of the only chunk, if any.
+
+    Raises EngineError: `original_not_kept`, or `invalid_parameter` for a page that does not exist.
+    """
+    check_original_kept(document)
+    chunk = document.chunks[0] if document.chunks else None
+    number = page or (chunk and chunk.page) or 1
+    if number > (pages := document.pages or 1):
+        raise EngineError("invalid_parameter", f"page: the document has {pages:,}.", parameter="page")
+    return number, chunk.text if chunk else ""
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

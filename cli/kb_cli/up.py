@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from kb_cli.config import config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.rendezvous import Rendezvous
@@ -42,6 +44,8 @@ _WELL_SECONDS = 60.0
 """Uptime after which the restart delay is reset to its minimum, in seconds. The delay doubles up to its
 maximum.
 """
+_ORIGINALS_BYTES = 5 << 30
+"""Maximum size of the original files that a new base keeps, in bytes."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - the address to connect to for a listener on all addresses
 
 
@@ -60,10 +64,18 @@ def run(options: argparse.Namespace, out: Output) -> int:
     running = Rendezvous(engine.folder).join()
     if running is None:
         _check_free(engine.host, engine.port, "KB_ENGINE_PORT", advice)
+    originals = ("KB_KEEP_ORIGINALS", "KB_ORIGINALS_BYTES")
+    is_new = running is None and not engine.address and not engine.database.exists()
+    if is_new and not any(is_set(EngineSettings, each, options) for each in originals):
+        engine = replace(engine, originals_bytes=_ORIGINALS_BYTES)
+        out.text(
+            f"Files that you add are kept, up to {_ORIGINALS_BYTES >> 30} GiB, the oldest dropped first; "
+            "KB_KEEP_ORIGINALS=false keeps none."
+        )
     if options.single:
         return _run_single(options, server, engine, out, running)
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
-    return asyncio.run(Up(options, server, out, running, has_ragler=has_ragler).run())
+    return asyncio.run(Up(options, server, engine, out, running, has_ragler=has_ragler).run())
 
 
 def _run_single(
@@ -197,6 +209,7 @@ class Up:
         self,
         options: argparse.Namespace,
         settings: ServerSettings,
+        engine: EngineSettings,
         out: Output,
         running: str | None,
         *,
@@ -206,6 +219,7 @@ class Up:
         self._has_ragler = has_ragler
         self._running = running
         self._settings = settings
+        self._engine = engine
         self._out = out
         self._parts: list[Part] = []
 
@@ -273,7 +287,10 @@ class Up:
         options = self._options
         listening = self._running
         if listening is None:
-            engine = Part("engine", "engine", {"home": options.home, "port": options.engine_port})
+            flags = {"home": options.home, "port": options.engine_port}
+            if self._engine.originals_bytes:
+                flags["originals_bytes"] = str(self._engine.originals_bytes)
+            engine = Part("engine", "engine", flags)
             listening = await self._url_of(engine)
             if listening is None:
                 return engine.child

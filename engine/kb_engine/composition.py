@@ -82,6 +82,7 @@ async def open_store(
         versions=settings.keep_versions,
         version_days=settings.keep_versions_days,
         originals=settings.keep_originals,
+        originals_bytes=settings.originals_bytes,
     )
     if (address := settings.address) is None:
         store = await open_sqlite(

@@ -58,6 +58,9 @@ class Pictures:
     async def get(self, key: int | str, query: PictureQuery) -> m.Picture:
         """Return the page of a document, with a chunk marked. Raises EngineError."""
         generation = await self._store.read(state.generation)
+        if generation != self._generation:  # a document was changed, removed, or moved out of a scope
+            self._forget()
+            self._generation = generation
         document = await self._store.read(
             documents.detail,
             key,
@@ -66,9 +69,6 @@ class Pictures:
             text=False,
         )
         wanted = _Wanted(document.sha256, *picture_of(document, query.page))
-        if generation != self._generation:  # a document was changed, removed, or moved out of a scope
-            self.forget()
-            self._generation = generation
         if wanted in self._cache:
             self._cache.move_to_end(wanted)
             return self._cache[wanted]
@@ -77,13 +77,17 @@ class Pictures:
             self._keep(wanted, picture)
         return picture
 
-    def forget(self) -> None:
-        """Drop all pictures."""
+    @property
+    def count(self) -> int:
+        """The number of pictures in the cache."""
+        return len(self._cache)
+
+    def _forget(self) -> None:
         self._cache.clear()
 
     def _keep(self, wanted: _Wanted, picture: m.Picture) -> None:
         if not self._cache:
-            asyncio.get_running_loop().call_later(_CACHE_SECONDS, self.forget)
+            asyncio.get_running_loop().call_later(_CACHE_SECONDS, self._forget)
         self._cache[wanted] = picture
         while sum(len(each.content) for each in self._cache.values()) > _CACHE_BYTES:
             self._cache.popitem(last=False)

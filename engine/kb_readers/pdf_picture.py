@@ -83,10 +83,9 @@ def matching_runs(signs: Sequence[str], text: str) -> list[tuple[int, int]]:
     places = [(index, letter) for index, sign in enumerate(signs) for letter in _letters(sign)]
     shown = "".join(letter for _, letter in places)
     starts = [start for start in range(len(shown)) if shown[start : start + size] in runs]
-    # Consecutive or overlapping places belong to one run.
     found: list[list[int]] = []
     for start in starts:
-        if not found or start > found[-1][-1] + size:
+        if not found or start >= found[-1][-1] + size:
             found.append([])
         found[-1].append(start)
     kept, used = [], set[str]()

@@ -202,7 +202,7 @@ class StateApi:
             why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
             return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
         self._counts = counts
-        keeps, kept_bytes = engine.settings.keep_originals, counts.kept_originals_bytes
+        keeps, kept_bytes = engine.store.keeps_originals, counts.kept_originals_bytes
         self._storage = msgspec.structs.replace(
             self._storage,
             bytes=counts.database_bytes + uploads,

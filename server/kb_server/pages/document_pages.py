@@ -185,7 +185,7 @@ async def picture(visit: Visit) -> web.Response:
 
 
 class _Shown(NamedTuple):
-    """The picture on the page of a document, beside the passage `index`.
+    """The picture on the page of a document, beside the passage with the index `passage`.
 
     `number` is the number of the page in the file, None for the picture of an image; `around` has the
     addresses of the pages with the pictures before and after it.
@@ -194,7 +194,7 @@ class _Shown(NamedTuple):
     address: str
     number: int | None
     around: dict[str, str]
-    index: int
+    passage: int
 
 
 def _shown(visit: Visit, document: m.DocumentDetail) -> _Shown | None:

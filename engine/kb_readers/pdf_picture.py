@@ -62,12 +62,12 @@ def _scale(width: float, height: float) -> float:
 
 def _places(page: Any, text: str) -> Iterator[tuple[float, float, float, float]]:
     """Yield left, bottom, right and top, in points, of the parts of lines that the text has."""
-    with closing(page.get_textpage()) as shown:
-        count = min(_MOST_CHARS, shown.count_chars())
-        signs = [chr(raw.FPDFText_GetUnicode(shown, index)) for index in range(count)]
+    with closing(page.get_textpage()) as layer:
+        count = min(_MOST_CHARS, layer.count_chars())
+        signs = [chr(raw.FPDFText_GetUnicode(layer, index)) for index in range(count)]
         for start, end in matching_runs(signs, text):
-            for index in range(shown.count_rects(start, end - start)):
-                yield shown.get_rect(index)
+            for index in range(layer.count_rects(start, end - start)):
+                yield layer.get_rect(index)
 
 
 def matching_runs(signs: Sequence[str], text: str) -> list[tuple[int, int]]:
@@ -81,8 +81,8 @@ def matching_runs(signs: Sequence[str], text: str) -> list[tuple[int, int]]:
         return []
     runs = {wanted[start : start + size] for start in range(len(wanted) - size + 1)}
     places = [(index, letter) for index, sign in enumerate(signs) for letter in _letters(sign)]
-    shown = "".join(letter for _, letter in places)
-    starts = [start for start in range(len(shown)) if shown[start : start + size] in runs]
+    letters = "".join(letter for _, letter in places)
+    starts = [start for start in range(len(letters)) if letters[start : start + size] in runs]
     found: list[list[int]] = []
     for start in starts:
         if not found or start >= found[-1][-1] + size:
@@ -90,7 +90,7 @@ def matching_runs(signs: Sequence[str], text: str) -> list[tuple[int, int]]:
         found[-1].append(start)
     kept, used = [], set[str]()
     for each in sorted(found, key=len, reverse=True):
-        new = {shown[start : start + size] for start in each} - used
+        new = {letters[start : start + size] for start in each} - used
         if 2 * len(new) > len(each):
             kept.append((places[each[0]][0], places[each[-1] + size - 1][0] + 1))
             used |= new

@@ -81,13 +81,13 @@ def test_clearing_keeps_no_file(keeping: Client) -> None:
 
 
 def test_a_page_is_shown_as_a_picture_with_a_passage_marked(keeping: Client) -> None:
-    document = keeping.file("a.pdf", pdf(["granite weighs more than basalt", "basalt"]))
-    shown = [
+    document = keeping.file("a.pdf", pdf(["granite weighs more than basalt " * 4, "basalt " * 20]))
+    pictures = [
         keeping.call(ops.GET_PICTURE, document, params=params)
         for params in ({}, {"page": 1}, {"chunk": 1}, {"page": 2, "chunk": 0}, {"chunk": 0})
     ]
-    first, same, *others = [each.content for each in shown]
-    assert {(each.media_type, each.content[:4]) for each in shown} == {("image/png", b"\x89PNG")}
+    first, same, *others = [each.content for each in pictures]
+    assert {(each.media_type, each.content[:4]) for each in pictures} == {("image/png", b"\x89PNG")}
     assert (first == same, len({first, *others})) == (True, 4)
     no_page = keeping.request(ops.GET_PICTURE, document, params={"page": 3})
     assert problem(no_page, "invalid_parameter").parameter == "page"

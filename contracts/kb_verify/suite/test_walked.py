@@ -51,7 +51,7 @@ def answer_of(kb: Client, operation: ops.AnyOperation) -> httpx.Response:
         case "getOriginal":
             return kb.request(operation, kb.file("a.txt", b"granite quarry"))
         case "getPicture":
-            return kb.request(operation, kb.file("a.pdf", pdf(["granite quarry"])))
+            return kb.request(operation, kb.file("a.pdf", pdf(["granite quarry " * 9])))
         case "putCollection":
             return kb.put_collection(collection_id("stones"), "stones")
     known = {"document_id": kb.note("granite quarry", tags=["collection:stones", "b"]), "tag": "b"}

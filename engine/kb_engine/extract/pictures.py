@@ -43,7 +43,7 @@ LONGEST_SIDE = 2000
 """Maximum side of a recognized piece, in pixels; larger pieces are shrunk. Tall pictures are cut first."""
 TALLEST = 1.5
 """Maximum height of a piece longer than `LONGEST_SIDE`, in widths."""
-_SHOWN_SIDE = 1_400
+_PICTURE_SIDE = 1_400
 """Maximum side of a picture that is shown, in pixels."""
 
 _MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
@@ -99,7 +99,7 @@ def draw_picture(data: bytes, context: Context) -> Picture:
     fmt = FORMATS[context.format]
     pixels, _ = decode_picture(data, fmt)
     picture, written = Image.fromarray(pixels[:, :, ::-1]), io.BytesIO()
-    picture.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE))
+    picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
     picture.save(written, _DECODERS[fmt.name])
     return Picture(written.getvalue(), "image/jpeg" if fmt.name == "jpg" else "image/png")
 

@@ -142,7 +142,7 @@ async def document(visit: Visit) -> web.Response:
         document=document,
         text=text,
         contents=contents,
-        shown=_shown(visit, document),
+        figure=_figure(visit, document),
         again=visit.again,
         near=await _near(visit, document),
         collections=await visit.choices(),
@@ -184,7 +184,7 @@ async def picture(visit: Visit) -> web.Response:
     return response
 
 
-class _Shown(NamedTuple):
+class _Figure(NamedTuple):
     """The picture on the page of a document, beside the passage with the index `passage`.
 
     `number` is the number of the page in the file, None for the picture of an image; `around` has the
@@ -197,12 +197,12 @@ class _Shown(NamedTuple):
     passage: int
 
 
-def _shown(visit: Visit, document: m.DocumentDetail) -> _Shown | None:
+def _figure(visit: Visit, document: m.DocumentDetail) -> _Figure | None:
     if document.original is not True:
         return None
     address, chunks = f"/documents/{document.id}/picture", document.chunks
     if document.format in _PICTURES:
-        return _Shown(address, None, {}, chunks[0].index if chunks else 0)
+        return _Figure(address, None, {}, chunks[0].index if chunks else 0)
     wanted = fit(PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
     hit = next((each for each in chunks if each.index == wanted.chunk), None)
     number = wanted.page or (hit.page if hit else None)
@@ -214,7 +214,7 @@ def _shown(visit: Visit, document: m.DocumentDetail) -> _Shown | None:
         "following": visit.again(page=number + 1) + "#picture" if number < (document.pages or 0) else "",
     }
     marked = {} if hit is None else {"passage": hit.index}
-    return _Shown(
+    return _Figure(
         f"{address}?{urlencode({'page': number, **marked})}", number, around, (on_page or chunks)[0].index
     )
 

@@ -90,10 +90,10 @@ def matching_runs(signs: Sequence[str], text: str) -> list[tuple[int, int]]:
         found[-1].append(start)
     kept, used = [], set[str]()
     for each in sorted(found, key=len, reverse=True):
-        new = {letters[start : start + size] for start in each} - used
-        if 2 * len(new) > len(each):
+        own = {letters[start : start + size] for start in each}
+        if 2 * len(own - used) > len(own):
             kept.append((places[each[0]][0], places[each[-1] + size - 1][0] + 1))
-            used |= new
+            used |= own
     return kept
 
 

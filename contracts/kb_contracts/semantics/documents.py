@@ -61,8 +61,9 @@ def picture_of(document: DocumentDetail, page: int | None) -> tuple[int, str]:
     check_original_kept(document)
     chunk = document.chunks[0] if document.chunks else None
     number = page or (chunk and chunk.page) or 1
-    if number > (pages := document.pages or 1):
-        raise EngineError("invalid_parameter", f"page: the document has {pages:,}.", parameter="page")
+    if number > (last := document.pages or 1):
+        none = f"The document has no page {number:,}; its last is {last:,}."
+        raise EngineError("invalid_parameter", none, parameter="page")
     return number, chunk.text if chunk else ""
 
 

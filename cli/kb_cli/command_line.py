@@ -112,6 +112,7 @@ _CORE = (
         EMBEDDER,
         arg("--linger", type=number(float, 0, 1e9), metavar="SECONDS",
              help="stop this time after the last `kb stdio` of the data folder (default: never)"),
+        arg("--originals-bytes", help=argparse.SUPPRESS),
         _LEVEL,
         _SUPERVISED,
     ), ("engine",)),

@@ -29,6 +29,7 @@ from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.parts import index_parts, reranker_part, store_part
+from kb_engine.pictures import Pictures
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.start_errors import (
@@ -81,6 +82,7 @@ async def open_store(
         versions=settings.keep_versions,
         version_days=settings.keep_versions_days,
         originals=settings.keep_originals,
+        originals_bytes=settings.originals_bytes,
     )
     if (address := settings.address) is None:
         store = await open_sqlite(
@@ -174,6 +176,7 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         waiters=waiters,
         failed_jobs=failed_jobs,
         scan=scan,
+        pictures=Pictures(store, limits, memory),
         reranker=reranker,
         started_at=started_at,
     )

@@ -16,7 +16,6 @@ from kb_config.shared import (
     HEADER_TIMEOUT,
     EnableMetrics,
     EngineKey,
-    KeepOriginals,
     Keys,
     LogLevel,
     PublishedCollections,
@@ -130,7 +129,22 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0),
     ] = 7 * 86_400.0
-    keep_originals: KeepOriginals = False
+    keep_originals: Annotated[
+        bool | None,
+        Setting(
+            "KB_KEEP_ORIGINALS",
+            "keep original files, identical ones once; none: as the base was created (SQLite), or false",
+        ),
+    ] = None
+    originals_bytes: Annotated[
+        int,
+        Setting(
+            "KB_ORIGINALS_BYTES",
+            "maximum size of kept original files, in bytes; the oldest are dropped first; 0: no maximum. A "
+            "new SQLite base keeps files within it",
+        ),
+        msgspec.Meta(ge=0),
+    ] = 0
     keep_versions: Annotated[
         int,
         Setting(

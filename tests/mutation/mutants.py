@@ -838,6 +838,18 @@ _ORIGINALS = [
         answers("getOriginal", mis.half_of_the_file),
     ),
     _m(
+        "a passage is not marked on its page",
+        ORIGINALS,
+        "a_page_is_shown_as_a_picture_with_a_passage_marked",
+        query("getPicture", chunk=None),
+    ),
+    _m(
+        "another page is shown",
+        ORIGINALS,
+        "a_page_is_shown_as_a_picture_with_a_passage_marked",
+        query("getPicture", page=2),
+    ),
+    _m(
         "a document does not tell of its file",
         ORIGINALS,
         "a_file_comes_back_as_it_was_sent",

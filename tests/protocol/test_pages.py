@@ -33,6 +33,7 @@ from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_simulator import Fault, Match, When
 from kb_simulator.harness.faults import Status
+from kb_verify.files import pdf
 from mcp_aiohttp.authentication import WrongTokens
 from tests.protocol.conftest import Served, serving
 from tests.support.mcp_messages import PLAIN
@@ -153,7 +154,7 @@ async def test_the_file_of_a_document_is_saved_and_never_shown(site: Site) -> No
 
 async def test_a_document_without_a_file_says_so(site: Site) -> None:
     await site.done("/add", ("a.txt", b"granite"), collection="documents")
-    assert "/documents/1/original" not in await site.get("/documents/1")
+    assert "/documents/1/original" not in await site.get("/documents/1?page=1")
     assert "KB_KEEP_ORIGINALS" in plain(await site.get("/documents/1/original", 404))
 
 
@@ -161,6 +162,40 @@ async def test_a_file_wants_a_login_too(opened: Open) -> None:
     async with opened(api_key="secret") as site:
         response = await site.http.get("/documents/1/original", headers=HTML)
         assert (response.status_code, response.headers["Location"].partition("?")[0]) == (303, "/login")
+
+
+async def test_a_hit_is_shown_on_its_page_of_the_file(site: Site) -> None:
+    """The picture is drawn anew, so nothing in the file runs; a browser asks each time for its copy."""
+    site.engine.state.keeps_originals = True
+    action = f"/OpenAction << /S /JavaScript /JS ({EVIL}) >>"
+    evil = pdf(["quartz", f"granite {EVIL}", "basalt"]).replace(
+        b"/Type /Catalog", f"/Type /Catalog {action}".encode()
+    )
+    await site.done("/add", ("<b>&quot;onload=.pdf", evil), collection="documents")
+    (hit,) = re.findall(r'href="(/documents/1[^"]*)"', await site.get("/?q=granite"))
+    page = await site.get(unescape(hit))
+    assert hit.endswith("#p1")
+    (address,) = re.findall(
+        r'<div class="hit" id="p1">.*?<img src="([^"]*)" alt="Page 2 of the file">', page, re.DOTALL
+    )
+    assert re.findall(r'href="([^"]*)#picture"', page) == [
+        f"/documents/1?offset=0&amp;{each}"
+        for each in ("page=1", "page=2", "passage=1&amp;page=1", "passage=1&amp;page=3", "page=3")
+    ]
+    marked = await site.http.get(unescape(address))
+    headers = ("Content-Type", "X-Content-Type-Options", "Cache-Control")
+    assert [marked.headers[name] for name in headers] == ["image/png", "nosniff", "private, no-cache"]
+    assert marked.headers["Content-Security-Policy"] == visit.HEADERS["Content-Security-Policy"]
+    assert marked.content != (await site.http.get("/documents/1/picture?page=2")).content
+    known = await site.http.get(unescape(address), headers={"If-None-Match": marked.headers["ETag"]})
+    assert (known.status_code, known.content) == (304, b"")
+    assert "of 3" in plain(await site.get("/documents/1?page=3"))
+    for wrong in ("page=4", "page=0", "page=x", "passage=-1"):
+        await site.get(f"/documents/1/picture?{wrong}", 422)
+    await site.done("/documents/1/remove")
+    assert (
+        await site.http.get(unescape(address), headers={"If-None-Match": marked.headers["ETag"]})
+    ).status_code == 404
 
 
 async def test_pages_show_markup_of_documents_literally(site: Site) -> None:

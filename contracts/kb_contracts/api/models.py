@@ -769,6 +769,13 @@ class Purged(Response):
     versions: Count
 
 
+class Picture(Response):
+    """A picture, made by the engine: it has no metadata and no active content of the original file."""
+
+    media_type: Literal["image/png", "image/jpeg"]
+    content: Annotated[bytes, Meta(description="the picture, in base64")]
+
+
 class Removed(Response):
     """The extent of a deletion. `bytes` is the size of the originals.
 

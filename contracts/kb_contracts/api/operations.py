@@ -119,6 +119,11 @@ WITHOUT_CHUNKS = DocumentQuery(chunks=False)
 """Query for a document without its chunks, as most callers need it."""
 
 
+class PictureQuery(m.Request):
+    page: Annotated[int, Meta(ge=1, le=m.MAX_INTEGER)] | None = None
+    chunk: Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="index of a chunk to mark")] | None = None
+
+
 class SourceQuery(m.Request):
     source_path: m.SourcePath
 
@@ -438,6 +443,26 @@ GET_ORIGINAL = _get(
     "The original file of a document, as it was sent, if it is kept",
     FileContent,
     errors=("document_not_found", "original_not_kept"),
+)
+
+GET_PICTURE = _get(
+    "getPicture",
+    f"{_DOCUMENT}/picture",
+    "A page of a document's original file as a picture, by default the page of the chunk, or the first; of "
+    "an image, the whole",
+    m.Picture,
+    query=PictureQuery,
+    errors=(
+        "document_not_found",
+        "original_not_kept",
+        "unsupported_format",
+        "file_corrupt",
+        "file_encrypted",
+        "extraction_failed",
+        "extraction_timeout",
+        "extraction_memory",
+        "not_ready",
+    ),
 )
 
 REMOVE_SOURCE = _delete(

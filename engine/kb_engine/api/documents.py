@@ -238,6 +238,9 @@ class DocumentsApi:
             blocks=self._store.original(document.sha256),
         )
 
+    async def get_picture(self, incoming: Incoming) -> m.Picture:
+        return await self._engine.pictures.get(document_key(incoming.path["document_id"]), incoming.query)
+
     async def check_citation(self, incoming: Incoming) -> m.CitationCheck:
         return await self._store.read(documents.check_citation, incoming.body)
 

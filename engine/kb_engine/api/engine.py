@@ -22,6 +22,7 @@ from kb_engine.encoder import Encoder
 from kb_engine.ingest.failed_jobs import FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
+from kb_engine.pictures import Pictures
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
@@ -75,6 +76,7 @@ class Engine:
     waiters: JobWaiters
     failed_jobs: FailedJobs
     scan: Scan
+    pictures: Pictures
     reranker: Reranker | None
     started_at: str
     phase: Phase = Phase.STARTING
@@ -200,7 +202,7 @@ class StateApi:
             why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
             return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
         self._counts = counts
-        keeps, kept_bytes = engine.settings.keep_originals, counts.kept_originals_bytes
+        keeps, kept_bytes = engine.store.keeps_originals, counts.kept_originals_bytes
         self._storage = msgspec.structs.replace(
             self._storage,
             bytes=counts.database_bytes + uploads,

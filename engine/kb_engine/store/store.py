@@ -118,6 +118,11 @@ class Store(ABC):
         ]
 
     @property
+    def keeps_originals(self) -> bool:
+        """True if the files of new documents are kept."""
+        return bool(self._bounds.originals)
+
+    @property
     def index_failure(self) -> str | None:
         """The reason why the separate index cannot be searched, or None if it can or the base has no separate
         index.

@@ -99,6 +99,7 @@ class Pages:
             _DOCUMENT: document_pages.document,
             f"{_DOCUMENT}/note": document_pages.note,
             f"{_DOCUMENT}/original": document_pages.original,
+            f"{_DOCUMENT}/picture": document_pages.picture,
             f"{_DOCUMENT}/remove": document_pages.removal,
             f"{_DOCUMENT}/versions": versions.listing,
             _VERSION: versions.version,

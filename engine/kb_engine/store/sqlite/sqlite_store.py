@@ -131,7 +131,7 @@ def _open(
     try:
         reserve = Reserve(lock.path)
         reserve.give()
-        index, bound = prepare(lock.path, embedder, unfinished=unfinished)
+        index, bound, bounds = prepare(lock.path, embedder, bounds, unfinished=unfinished)
         originals = OriginalFolder(lock.path, spool)
         with closing(connect(lock.path)) as db:
             originals.sweep({sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")})

@@ -41,11 +41,6 @@ def caller(simulated: tuple[Simulator, Server], simulator: Simulator) -> Caller:
     return simulated[1].caller()
 
 
-def arm(simulator: Simulator, name: str, operation: str, **when: Any) -> None:
-    fault = {"name": name, "match": {"operation": operation}, "when": when}
-    simulator.control("POST", "/faults", fault)
-
-
 def verified(simulator: Simulator, *expectations: dict[str, Any]) -> dict[str, Any]:
     return simulator.control("POST", "/journal/verify", {"expectations": list(expectations)})
 
@@ -55,12 +50,6 @@ def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller
     added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=JOB_SECONDS)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
     assert [result["document_id"] for result in found] == [added["document_id"]]
-
-
-def test_an_expired_key_is_told_as_such(simulator: Simulator, caller: Caller) -> None:
-    """The agent cannot correct it; the error says who can."""
-    arm(simulator, "expired_key", "getStatus")
-    assert caller.refused("kb_status")["error"] == "engine_unauthorized"
 
 
 def test_sigterm_ends_it(simulated: tuple[Simulator, Server], simulator_image: str) -> None:

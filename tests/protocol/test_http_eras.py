@@ -177,6 +177,7 @@ async def test_errors_of_a_modern_request_carry_the_status_of_their_code(post: P
         assert (status, answer["error"]["code"]) == outcome, tool
 
 
+@pytest.mark.requirement("N72")
 async def test_errors_of_a_handshake_request_come_with_status_200(post: Post) -> None:
     """After the request was parsed, errors are reported in JSON-RPC."""
     outcomes = {

@@ -9,7 +9,6 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from kb_contracts.api import models as m
-from kb_server.engine_client.port import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
 from kb_simulator import Stuck
 from tests.support.contract_objects import chunk_with, explanation_with, response_with, result_of
@@ -119,12 +118,6 @@ async def test_doc_type_mode_and_filters_are_passed_on(engine: SimulatedEngine, 
         "per_document": 100,
         "citations": True,
     }
-
-
-async def test_the_calls_correlation_id_goes_along(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    await tools.ok("kb_search", query="x")
-    assert engine.journal.requests("search")[0].headers["X-Request-ID"] == "call-1"
-    assert REQUEST_ID.get() == ""
 
 
 @pytest.mark.requirement("K19")

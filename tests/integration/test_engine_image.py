@@ -84,7 +84,6 @@ def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> N
 
 
 def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
-    """A new container on the same volume has the same data."""
     network, volume = workshop.network(), workshop.volume()
     word = f"w{uuid4().hex}"
     first = Engine(images.engine, network, volume=volume)

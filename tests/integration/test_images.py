@@ -89,7 +89,6 @@ def test_its_own_check_says_that_it_is_well(part: Container) -> None:
 
 
 def test_the_check_fails_where_nobody_listens(part: Container) -> None:
-    """It gives the reason in one line."""
     check = "/usr/local/lib/kb/healthcheck.py"
     assert "refused" in part.fails("env", "PORT=9", "python", check, "PORT", "/readyz")
     port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT,MCP_SERVER_PORT"

@@ -63,7 +63,6 @@ async def test_a_handshake_settles_on_the_version_offered(served: Served, versio
 
 
 async def test_a_handshake_with_an_unknown_version_is_offered_the_latest(post: Post) -> None:
-    """The client then decides if it continues."""
     _, answer = await post(initialize("1999-01-01"))
     assert answer["result"]["protocolVersion"] == LATEST_HANDSHAKE
 

@@ -57,7 +57,6 @@ async def test_with_the_key_calls_are_answered_and_probes_need_none(serve: Serve
 
 @pytest.mark.requirement("K10")
 async def test_the_engines_key_opens_nothing_here(serve: Serve) -> None:
-    """The two keys are independent: setting one does not set the other."""
     open_ = await serve(settings={"engine_api_key": "engine-key"})
     response = await open_.post(call("echo", text="a"))
     assert response.status_code == 200

@@ -68,7 +68,6 @@ def workbook() -> bytes:
 
 
 def picture(kind: str) -> bytes:
-    """Return a picture of the words in black on white."""
     made, file = Image.new("RGB", (500, 100), "white"), BytesIO()
     font = ImageFont.load_default(size=30)
     ImageDraw.Draw(made).text((20, 30), WORDS, fill="black", font=font)

@@ -36,7 +36,6 @@ def notes(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def connected(folder: Path, *arguments: str, mode: str = "auto") -> AsyncIterator[Client]:
-    """Yield the official client of a `kb stdio` started in `folder`."""
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile", *arguments],

@@ -48,8 +48,6 @@ class Server:
 
 
 class RemoteIndex:
-    """An `Index` on a server."""
-
     def __init__(self, server: Server) -> None:
         self._server = server
 

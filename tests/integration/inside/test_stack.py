@@ -67,7 +67,6 @@ def test_a_note_goes_through_the_server_to_the_engine_by_their_service_names(cal
 
 
 def test_the_keys_are_wanted_by_both() -> None:
-    """Each refuses a wrong key."""
     wrong = {"Authorization": "Bearer another"}
     assert (
         httpx.post(f"{SERVER}/mcp", content=b"{}", headers=wrong, timeout=ANSWER_SECONDS).status_code == 401

@@ -20,8 +20,6 @@ KEY = "engine-secret"
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """Base URL and key."""
-
     url: str
     key: str = KEY
 

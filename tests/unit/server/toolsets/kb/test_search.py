@@ -26,7 +26,6 @@ DEFAULTS = {
 
 
 def posted(engine: SimulatedEngine) -> dict[str, Any]:
-    """Return the body of the only search."""
     (request,) = engine.journal.requests("search")
     assert (request.method, request.path) == ("POST", "/api/v1/search")
     body: dict[str, Any] = msgspec.json.decode(request.body)
@@ -203,7 +202,6 @@ async def test_a_document_in_several_collections_is_repaired_on_sight(
 async def test_a_repair_that_fails_does_not_spoil_the_search(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """The caller only searched."""
     respond(tools, result_of(engine.add("collection:a", "collection:b")))
     engine.arm("internal_error", "removeTag")
     assert len((await tools.ok("kb_search", query="x"))["results"]) == 1

@@ -67,7 +67,6 @@ def test_the_four_levels(level: str) -> None:
     ],
 )
 def test_kb_mcp_port_precedes_mcp_server_port(environ: dict[str, str], port: int) -> None:
-    """KB_MCP_PORT precedes MCP_SERVER_PORT, whose default is for a server with only RAGler's tools."""
     assert ServerSettings.read(environ).port == port
 
 

@@ -7,7 +7,6 @@ an image: keys, files and their readers, and the data in its volume.
 from __future__ import annotations
 
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -89,7 +88,9 @@ def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
     first = Engine(images.engine, network, volume=volume)
     workshop.ready(first)
     document = completed(first, first.post("/jobs", json={"text": f"{word} stays", "tags": ["t"]}))
-    file = completed(first, first.post("/jobs", files={"file": ("tides.md", _tides())}))
+    file = completed(
+        first, first.post("/jobs", files={"file": ("tides.md", (DOCUMENTS / "tides.md").read_bytes())})
+    )
     assert first.stop() == 0
     first.remove()
 
@@ -119,7 +120,3 @@ def test_the_slim_image_serves_a_base_in_sqlite_and_copies_it_as_the_cronjob_doe
     (script,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
     engine.run("sh", "-ec", f"mkdir /tmp/backups\n{script.replace('/backups', '/tmp/backups')}")
     assert "backup.json" in engine.run("sh", "-c", "ls /tmp/backups/*")
-
-
-def _tides() -> bytes:
-    return Path(DOCUMENTS / "tides.md").read_bytes()

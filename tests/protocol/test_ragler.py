@@ -96,8 +96,8 @@ def filled(name: str, url: str) -> Base:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
-    """kb's engine with its model."""
-    with engine(tmp_path_factory.mktemp("engine"), embedder="minilm") as url:
+    """kb's engine; its model is tested with it in `tests/contract/test_engine.py`."""
+    with engine(tmp_path_factory.mktemp("engine")) as url:
         yield filled("engine", url)
 
 

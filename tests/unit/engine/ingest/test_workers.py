@@ -30,8 +30,6 @@ from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import own_children
 
 
-
-
 async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
     async with parts_in(tmp_path, count=2) as parts:
         held = await parts.accept(HELD)
@@ -39,8 +37,6 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
         for job_id in others:
             assert (await parts.ended(job_id)).status == "completed"
         assert (await parts.job(held)).status == "running"
-
-
 
 
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:

@@ -17,7 +17,7 @@ from kb_load.processes import free_port
 from tests.support.contract_objects import chunk_with, detail_of, document_with
 from tests.support.postgres import Database
 from tests.unit.cli.conftest import Kb
-from tests.unit.cli.whole_bases import NOTE, answers, check_same, documents, fill, running
+from tests.unit.cli.whole_bases import EXAMPLES, NOTE, answers, check_same, documents, fill, running
 
 
 def exported(kb: Kb, folder: Path, *arguments: str) -> Any:
@@ -94,20 +94,6 @@ def test_a_passage_within_a_table_is_shown_below_its_header_row_and_comes_back(
             import_(kb, tmp_path / "out", tmp_path / "two")
     assert found[0] == found[1]
     assert [each[:2] for each in found[0]] == [(None, None), *[(None, "| No | Name | Load |")] * 5]
-
-
-@pytest.mark.process
-def test_they_come_back_in_postgresql_too(
-    kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.txt").write_bytes(b"granite")
-    with running(tmp_path / "one", monkeypatch):
-        kb("add", str(tmp_path / "a.txt"))
-        exported(kb, tmp_path / "out")
-    monkeypatch.setenv("KB_STORE", database.url)
-    assert import_(kb, tmp_path / "out", tmp_path / "two")[0] == Exit.OK
-    with running(tmp_path / "two", monkeypatch, store=database.url) as http:
-        assert http.get("/api/v1/documents/1/original").content == b"granite"
 
 
 @pytest.mark.process
@@ -281,3 +267,7 @@ def test_a_base_moves_from_sqlite_to_postgresql(
     with running(tmp_path / "two", monkeypatch, store=database.url) as http:
         assert documents(http) == held
         check_same(answers(http), expected)
+        for each in http.get("/api/v1/documents").json()["documents"]:
+            if each["filename"]:
+                original = http.get(f"/api/v1/documents/{each['id']}/original")
+                assert original.content == (EXAMPLES / each["filename"]).read_bytes()

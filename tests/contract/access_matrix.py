@@ -264,7 +264,6 @@ def _trials(url: str) -> Iterator[list[Trial]]:
 
 
 def table(found: Sequence[Sequence[str]]) -> str:
-    """Return the table as Markdown."""
     lines = [["Operation", "Right", *CALLERS], ["---"] * (2 + len(CALLERS)), *found]
     return (
         "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -49,7 +49,6 @@ def members(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_committed_document_is_the_one_that_the_operations_make(part: ApiSurface) -> None:
-    """Fails after a change to an operation or model without `make contracts`."""
     assert committed(part) == as_written(part)
 
 

@@ -54,7 +54,6 @@ class Reader:
         return self.home / "kb"
 
     def environment(self) -> dict[str, str]:
-        """The environment, with the addresses of this engine and server only."""
         where = {
             "HOME": str(self.home),
             "KB_HOME": str(self.stack.home),
@@ -72,7 +71,6 @@ class Reader:
         return re.sub(r"\b89\d\d\b", lambda port: str(self.ports.setdefault(port[0], free_port())), command)
 
     def run(self, command: str) -> str:
-        """Run a command that must succeed and return its output."""
         done = subprocess.run(
             ["bash", "-c", self.typed(command)],
             cwd=self.checkout,

@@ -425,7 +425,6 @@ def outcomes(results: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_a_file_that_has_changed_is_replaced(kb: Kb, folder: Path) -> None:
-    """The document keeps its id."""
     before = kb.json("add", "docs/a.md")
     (folder / "a.md").write_text("zircon and feldspar")
     after = kb.json("add", "docs/a.md")

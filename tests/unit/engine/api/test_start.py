@@ -134,19 +134,6 @@ async def test_the_access_log_tells_routes_and_no_values(url: str, caplog: pytes
     assert "secret" not in str(lines)
 
 
-async def test_bytes_that_are_not_http_make_one_line_in_the_engines_log(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    with caplog.at_level("INFO"):
-        writer.write(b"GET /readyz HTTP/1.1\r\nX: \x00\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.0 400 ")
-    writer.close()
-    told = [record for record in caplog.records if record.name == "kb_http.connections"]
-    assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)]
-    assert "Traceback" not in caplog.text
-
-
 @pytest.mark.parametrize("name", ["pinecone", "weaviate", "Qdrant"])
 def test_an_index_that_nobody_has_is_refused_with_the_way_to_add_one(name: str) -> None:
     """Falling back to the default index would hide the mistake."""

@@ -81,7 +81,6 @@ class Writers:
 
 
 def titles(url: str) -> set[str]:
-    """Return the titles of all documents, once the queue is empty."""
     with EngineClient(url, API_KEY) as client:
         eventually(
             lambda: client.call(GET_STATUS).queue,

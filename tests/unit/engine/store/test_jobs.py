@@ -364,7 +364,6 @@ async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
 
 
 async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = ()) -> list[str]:
-    """Lease up to `count` jobs; return their titles."""
     chosen = {"lanes": lanes} if lanes else {}
     leases = [
         await base.store.write(jobs.take, f"L{number}", without=without, **chosen) for number in range(count)

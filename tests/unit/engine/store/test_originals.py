@@ -30,7 +30,6 @@ KEEPING = Bounds(originals=True)
 async def keeping(
     place: Place, folder: Path, clock: TestClock | None = None, bounds: Bounds = KEEPING
 ) -> AsyncIterator[Filled]:
-    """A base and its spool."""
     (folder / "spool").mkdir(exist_ok=True, parents=True)
     async with opened(place, clock, bounds=bounds) as base:
         is_folder = isinstance(place, Path)

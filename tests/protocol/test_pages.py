@@ -11,7 +11,7 @@ from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import httpx
 import pytest
@@ -20,6 +20,7 @@ from markupsafe import escape as markup
 from kb_contracts.access.key_file import KeyFile, rights_of
 from kb_contracts.access.keys import KeyRing, Quotas
 from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
 from kb_server.oauth.oauth_settings import OAuthSettings
@@ -208,6 +209,43 @@ async def test_the_start_page_shows_the_base_after_one_round_of_calls(site: Site
         assert words in text
     assert re.findall(r'<rect class="bar1" y="0" width="([0-9.]+)%"', page) == ["100.0", "33.3"] * 2
     assert "<script>alert" not in page
+
+
+async def test_the_start_page_shows_questions_growth_and_languages(site: Site) -> None:
+    site.engine.add(text="granite")
+    for query in ("granite", "obsidian"):
+        await site.client.call(ops.SEARCH, body=m.SearchRequest(query=query, mode="fts"))
+    page = await site.get("/")
+    assert "2 questions since" in page
+    assert "1 found nothing" in page
+    assert "By language" not in page
+
+    async def grown(make: Callable[[], Awaitable[Any]]) -> Any:
+        status = await make()
+        weeks = [("2026-11-16", 1, 2), ("2026-11-23", 4, 8)]
+        growth = [m.GrowthWeek(week=week, documents=one, chunks=two) for week, one, two in weeks]
+        days = [m.QuestionDay(day=day, total=4, unanswered=2) for day in ("2026-11-25", "2026-11-27")]
+        status.history = m.History(growth=growth, languages={"de": 1}, questions=days, unanswered=[EVIL])
+        status.documents.total = 4
+        return status
+
+    site.client.around["getStatus"] = grown
+    page = await site.get("/")
+    assert re.findall(
+        r'class="bar1" x="([0-9.]+)%" y="[0-9.]+%" width="[0-9.]+%" height="([0-9.]+)%"', page
+    ) == [
+        *(("0.0", "100.0"), ("33.33", "0.0"), ("66.67", "100.0")),
+        *(("0.0", "25.0"), ("50.0", "100.0")) * 2,
+    ]
+    assert [each in plain(page) for each in ("German 1 document", "unknown 3 documents", "8 questions")] == [
+        True
+    ] * 3
+    assert f'href="/?q={quote(EVIL, safe="/")}"' in page
+    assert "<script>alert" not in page
+    site.client.around.clear()
+    earlier_engine = Status("unknown_parameter", "There is no query parameter history.")
+    site.engine.arm("internal_error", "getStatus", earlier_engine)
+    assert "questions since" not in await site.get("/")
 
 
 async def test_tags_and_collections_lead_to_their_documents_with_counts(

@@ -304,6 +304,31 @@ async def test_several_documents_are_changed_after_a_confirmation_and_named(
     documents = site.engine.state.documents.by_id
     left = [sorted(documents[number].document.tags) for number in (1, 2, 3) if number in documents]
     assert left == ([tags, tags] if tags else []) + [["collection:memory"]]
+    undo = input_value(response.text, "undo")
+    assert (await site.post("/documents/undo", undo=undo, token="of another session")).status_code == 403
+    for count, reasons in ((2, 0), (0, 2)):
+        text = plain((await site.post("/documents/undo", undo=undo)).text)
+        assert (f"Undone: {count} of 2" in text, text.count("It was changed since")) == (True, reasons)
+        documents = site.engine.state.documents.by_id
+        assert [documents[number].document.tags for number in (1, 2, 3)] == [["collection:memory"]] * 3
+
+
+@pytest.mark.parametrize("undo", ["", "[]", "1", '[["../1",1]]', '[["1",1,["a"],"b",2]]', "[" * 5_000, EVIL])
+async def test_a_form_that_undoes_nothing_is_refused(site: Site, undo: str) -> None:
+    response = await site.post("/documents/undo", undo=undo)
+    assert (response.status_code, "undoes nothing" in response.text) == (422, True)
+
+
+async def test_undo_keeps_tags_that_were_there_and_documents_changed_since(site: Site) -> None:
+    site.engine.add("collection:memory", "rock", text="granite")
+    site.engine.add("collection:memory", text="basalt")
+    fields = {"ids": "1,2", "action": "tag", "tags": "new, rock"}
+    undo = input_value((await site.post("/documents/selected", **fields)).text, "undo")
+    await site.client.call(ops.ADD_TAGS, path={"document_id": 2}, body=m.TagsRequest(tags=["later"]))
+    assert "Undone: 1 of 2" in plain((await site.post("/documents/undo", undo=undo)).text)
+    documents = site.engine.state.documents.by_id
+    assert sorted(documents[1].document.tags) == ["collection:memory", "rock"]
+    assert "new" in documents[2].document.tags
 
 
 async def test_after_an_engine_that_is_away_the_other_documents_are_not_tried(site: Site) -> None:

@@ -257,7 +257,10 @@ async def test_tags_and_collections_lead_to_their_documents_with_counts(
     for number in range(3):
         site.engine.add("collection:memory", *["rock", "a&b"][: number + 1], text=f"granite {number}")
     site.engine.add("collection:books", "a&b", "zinc", text="basalt")
+    site.engine.add("collection:Old Stones", text="gneiss")
     for path, words in (
+        ("/documents?collection=Old%20Stones", "1 to 1 of 1 document"),
+        ("/?q=gneiss&collection=Old+Stones", "1 passage matches"),
         ("/?q=granite&collection=memory", "3 passages match, the best first. In these results: a&b (2)"),
         ("/documents?collection=memory", "On this page: a&b (2) 1 to 3 of 3 documents"),
         ("/documents?tag=rock,a%26b&collection=memory", "1 to 2 of 2 documents"),
@@ -656,7 +659,7 @@ async def test_an_address_without_a_page_says_so_to_browsers(site: Site) -> None
     ("path", "words"),
     [
         ("/?q=granite&mode=best", "mode"), ("/?q=-granite", "minus"), ("/?q=granite&cursor=zzz", "cursor"),
-        ("/?q=granite&type=stone", "doc_type"), ("/?q=granite&collection=A B", "collection"),
+        ("/?q=granite&type=stone", "doc_type"), ("/?q=granite&collection=A/B", "collection name"),
         ("/documents?offset=-1", "offset"), ("/documents?offset=many", "offset"),
         ("/documents?sort=colour", "sort_by"), ("/jobs?status=lost", "status"),
         ("/documents/1?offset=-1", "chunk_offset"),

@@ -316,7 +316,20 @@ async def test_several_documents_are_changed_after_a_confirmation_and_named(
         assert [documents[number].document.tags for number in (1, 2, 3)] == [["collection:memory"]] * 3
 
 
-@pytest.mark.parametrize("undo", ["", "[]", "1", '[["../1",1]]', '[["1",1,["a"],"b",2]]', "[" * 5_000, EVIL])
+@pytest.mark.parametrize(
+    "undo",
+    [
+        "",
+        "[]",
+        "1",
+        '[["../1",1]]',
+        '[["1",1,["a"],"b",2]]',
+        '[["1",1,[".."]]]',
+        '[["1",-1,["a"]]]',
+        "[" * 5_000,
+        EVIL,
+    ],
+)
 async def test_a_form_that_undoes_nothing_is_refused(site: Site, undo: str) -> None:
     response = await site.post("/documents/undo", undo=undo)
     assert (response.status_code, "undoes nothing" in response.text) == (422, True)

@@ -63,9 +63,9 @@ class Undo(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The way back for one document: at `version` tags to remove, and one to add; 0: to restore it."""
 
     key: str
-    version: int
-    removed: list[str] = []
-    added: str | None = None
+    version: m.Count
+    removed: list[m.Tag] = []
+    added: m.Tag | None = None
 
 
 NOT_TRIED = "Not tried, because the engine did not answer."

@@ -90,7 +90,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # What extras ask for, each package in the version and with a hash of requirements.lock, and kb itself from here.
-# For `make run` pip compiles nothing: Python compiles what is used, a quarter of it, at the first start.
+# For `make run` pip compiles nothing: Python compiles what is imported, a fifth of the modules, at the first start.
 REQUIREMENTS = $(BIN)/python deploy/image/requirements.py
 PIP_INSTALL  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 define install

@@ -94,6 +94,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
         engine.failed_jobs.start()
         engine.scan.start()
+        engine.questions.start()
         engine.workers.start()
         engine.encoder.begin_loading()
         engine.phase = Phase.READY
@@ -108,6 +109,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         await engine.scan.stop()
         await engine.failed_jobs.stop()
         await engine.workers.stop()
+        await engine.questions.stop()
         await engine.encoder.close()
         if engine.reranker is not None:
             await engine.reranker.close()

@@ -158,6 +158,10 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_KEEP_VERSIONS_DAYS", "retention time of earlier versions and removed documents, in days"),
         msgspec.Meta(gt=0, le=36_500),
     ] = KEPT_DAYS
+    keep_questions: Annotated[
+        bool,
+        Setting("KB_KEEP_QUESTIONS", "keep the texts of the last 100 questions that found nothing"),
+    ] = False
     scan_days: Annotated[
         float,
         Setting(

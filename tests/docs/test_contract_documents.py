@@ -115,7 +115,7 @@ def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: Ap
     own = {
         "issues", "left_out", "outcome", "total_exact", "reranked", "rerank_failure", "incomplete",
         "next_cursor", "text", "similar", "original", "fidelity", "sandbox",
-        "features", "document_id", "document_uid", "open_failures",
+        "features", "document_id", "document_uid", "open_failures", "history",
     }  # fmt: skip
     assert optional == (more if part is ApiSurface.RAGLER else own)
 

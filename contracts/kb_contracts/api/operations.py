@@ -156,6 +156,10 @@ class TagsQuery(PageQuery):
     prefix: Annotated[str, Meta(max_length=200)] = ""
 
 
+class StatusQuery(m.Request):
+    history: Annotated[bool, Meta(description="include counts over time, which take longer")] = False
+
+
 DOCUMENT_KEY = Annotated[
     str,
     Meta(
@@ -607,7 +611,11 @@ LIST_TAGS = _get(
 )
 
 GET_STATUS = _get(
-    "getStatus", f"{BASE}/status", "Version, model, device, counts, queue, storage and issues", m.Status
+    "getStatus",
+    f"{BASE}/status",
+    "Version, model, device, counts, queue, storage and issues",
+    m.Status,
+    query=StatusQuery,
 )
 
 GET_HEALTH = _get("getHealth", "/healthz", "Liveness of the process", m.Health, public=True)

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
+from kb_contracts.semantics.history import growth_of
 from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.api.reranking import Reranker
 from kb_engine.care.scan import Scan
@@ -23,11 +24,12 @@ from kb_engine.ingest.failed_jobs import FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.pictures import Pictures
+from kb_engine.questions import Questions
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
 from kb_engine.store.repository import jobs, state
-from kb_engine.store.store import Store
+from kb_engine.store.store import Store, utc_now
 from kb_http.mount import Incoming
 from kb_http.multipart import ReceivedFile
 from kb_readers.failures import no_sandbox
@@ -77,6 +79,7 @@ class Engine:
     failed_jobs: FailedJobs
     scan: Scan
     pictures: Pictures
+    questions: Questions
     reranker: Reranker | None
     started_at: str
     phase: Phase = Phase.STARTING
@@ -120,9 +123,21 @@ class StateApi:
         """
         engine, access = self._engine, incoming.access
         engine.encoder.begin_recovery()
-        if access.reach is None and "administer" in access.rights:
-            return await self.whole()
-        return self._status(await engine.store.read(state.counts), _NO_STORAGE, self._out_of_order(), UNSET)
+        is_open = access.reach is None and "administer" in access.rights
+        if is_open:
+            status = await self.whole()
+        else:
+            counts = await engine.store.read(state.counts)
+            status = self._status(counts, _NO_STORAGE, self._out_of_order(), UNSET)
+        if incoming.query.history:
+            created, languages = await engine.store.read(state.growth)
+            status.history = m.History(
+                growth=growth_of(created, utc_now().date()),
+                languages=languages,
+                questions=await engine.questions.by_day() if is_open else UNSET,
+                unanswered=await engine.questions.texts() if is_open else UNSET,
+            )
+        return status
 
     async def whole(self) -> m.Status:
         """Return the status of the whole base, with storage and the causes of issues."""

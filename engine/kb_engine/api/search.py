@@ -41,6 +41,7 @@ from kb_contracts.semantics.search import (
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
+from kb_engine.questions import MOST_PENDING
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
@@ -61,7 +62,12 @@ class SearchApi:
         self._reranker = engine.reranker
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
-        return await self.answer(incoming.body, incoming.access.reach)
+        answer = await self.answer(incoming.body, incoming.access.reach)
+        questions = self._engine.questions
+        questions.pending.append((incoming.body, answer.total > 0 and not answer.weak))
+        if len(questions.pending) >= MOST_PENDING:
+            questions.count()
+        return answer
 
     async def answer(self, request: m.SearchRequest, reach: Reach | None = None) -> m.SearchResponse:
         """Answer a search request. Called in process, `top` has no maximum, as `kb eval` needs.
@@ -191,6 +197,9 @@ class RaglerApi:
         results = found.results
         if plan is not None:
             results = (await _in_final_order(self._store, results, plan))[: request.limit]
+        self._engine.questions.pending.append((request, found.total > 0))
+        if len(self._engine.questions.pending) >= MOST_PENDING:
+            self._engine.questions.count()
         ids = chosen or await self._store.read(collections.ids, first_collections(results))
         return r.VectorSearchResponse(
             results=[vector_result(result, ids) for result in results],

@@ -325,7 +325,13 @@ def _facets(
 
 def _tags(visit: Visit) -> list[str]:
     """Return the tags that the address of a page requires."""
-    return tags_for_search(visit.query.get("collection") or None, listed_in(visit.query.get("tag", "")))
+    tags = tags_for_search(None, listed_in(visit.query.get("tag", "")))
+    if name := visit.query.get("collection"):
+        try:  # other programs give collections names that no form accepts: their documents are shown as well
+            tags.append(msgspec.convert(PREFIX + name, m.Tag))
+        except msgspec.ValidationError:
+            tags.append(tag_of(name))  # raises, with the characters of a name
+    return tags
 
 
 def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:

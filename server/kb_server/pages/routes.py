@@ -130,6 +130,7 @@ class Pages:
             ),
             *(web.post(path, self._guarded(page, "write", again)) for path, (page, again) in change.items()),
             web.post("/documents/selected", self._guarded(several.change)),
+            web.post("/documents/undo", self._guarded(several.undo, "write")),
             web.post(f"{_DOCUMENT}/remove", self._guarded(document_pages.remove, "delete")),
             web.post("/logout", self._guarded(self._logout, None)),
             web.get("/login", self._login_page, allow_head=False),

@@ -35,6 +35,7 @@ from kb_contracts.semantics.documents import (
     document_key,
     picture_of,
 )
+from kb_contracts.semantics.history import is_question
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
 from kb_http.mount import Handler, Incoming, body_too_large, handlers_of
 from kb_http.multipart import ReceivedFile, receive_file
@@ -213,7 +214,10 @@ def handlers() -> Mapping[str, Handler]:
 
 async def search(incoming: Incoming) -> m.SearchResponse:
     state, reach = CURRENT.get().reads, incoming.access.reach
-    return find_passages(state.seen(reach), incoming.body, state.now(), reach)
+    answer = find_passages(state.seen(reach), incoming.body, state.now(), reach)
+    if is_question(incoming.body):
+        CURRENT.get().namespace.state.count_question(is_answered=answer.total > 0 and not answer.weak)
+    return answer
 
 
 async def create_job(incoming: Incoming) -> m.Job:
@@ -462,7 +466,7 @@ async def list_tags(incoming: Incoming) -> m.TagList:
 
 async def get_status(incoming: Incoming) -> m.Status:
     access = incoming.access
-    status = CURRENT.get().reads.status(access)
+    status = CURRENT.get().reads.status(access, history=incoming.query.history)
     if access.reach is not None or "administer" not in access.rights:
         return status
     return msgspec.structs.replace(status, sandbox=await sandbox_info(DEFAULT_LIMITS.sandbox))
@@ -480,7 +484,9 @@ async def get_readiness(_incoming: Incoming) -> m.Health:
 async def vector_search(incoming: Incoming) -> r.VectorSearchResponse:
     state, reach = _limited(incoming), incoming.access.reach
     collections = state.seen_collections(reach)
-    return search_vectors(state.seen(reach), collections, incoming.body, state.now())
+    answer = search_vectors(state.seen(reach), collections, incoming.body, state.now())
+    CURRENT.get().namespace.state.count_question(is_answered=answer.total > 0)
+    return answer
 
 
 async def list_collections(incoming: Incoming) -> r.CollectionList:

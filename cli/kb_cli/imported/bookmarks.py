@@ -30,7 +30,7 @@ _FIELDS = {
     "tags": ("tags", "document tags", "labels"),
     "time": ("time_added", "add_date", "timestamp", "saved date", "savedat", "created"),
 }
-_LINK = re.compile(r"<a\s+(?P<attributes>[^<>]+)>(?P<title>[^<]*)</a>", re.IGNORECASE)
+_LINK = re.compile(r"<a\s(?P<attributes>[^<>]+)>(?P<title>[^<]*)</a>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 _LONGEST_URL = 8_000
 

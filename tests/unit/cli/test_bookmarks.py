@@ -57,7 +57,8 @@ def test_an_export_is_read_by_the_names_of_its_fields(
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("a.csv", "x,y\n1,2\n"), ("a.json", '["a"]'), ("a.json", "[" * 100_000)]
+    ("name", "text"),
+    [("a.csv", "x,y\n1,2\n"), ("a.json", '["a"]'), ("a.json", "[" * 100_000), ("a.html", "<a" + " " * 10**6)],
 )
 def test_a_file_without_addresses_is_refused(tmp_path: Path, kb: Kb, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from xml.parsers import expat
 
+from kb_cli.properties import Details
 from kb_cli.sync.source import Entry, LeftOut, Remote, Unavailable, Unchanged
 from kb_cli.web import (
     Fetched,
@@ -41,6 +42,8 @@ MOST_LIST_BYTES = 64 << 20
 """Maximum size of a sitemap or feed, unpacked, in bytes."""
 FROM = "synced_from"
 """The member of metadata that has the address of the list."""
+PAGE = "synced_page"
+"""The member of metadata that has the address of the page."""
 
 _LONGEST = 4_000
 _BLOCK = 1 << 18
@@ -62,9 +65,8 @@ class Site(Remote):
 
     are_files = False
 
-    def __init__(self, url: str, state: Path, *, private: bool, any_site: bool, whole_page: bool) -> None:
-        super().__init__(url, "http", state)
-        self.metadata = {FROM: url}
+    def __init__(self, url: str, home: Path, *, private: bool, any_site: bool, whole_page: bool) -> None:
+        super().__init__(url, "http", home, " --whole-page" if whole_page else "")
         self._any_site, self._whole_page = any_site, whole_page
         self._fetch = partial(fetch, is_allowed=(lambda _: True) if private else is_of_the_internet)
         self._host = parsed(url).host
@@ -75,9 +77,17 @@ class Site(Remote):
         """False for a feed."""
         return not self._has_feed
 
+    def details_of(self, source: str) -> Details:
+        """Return the addresses of list and page."""
+        return Details(metadata={FROM: self.name, PAGE: source})
+
     def owns(self, document: m.Document, source: str) -> bool:
-        """True if the document came from this list, and this is its address."""
-        return document.metadata.get(FROM) == self.name and self._is_taken(source)
+        """True if the document came from this list, under this address.
+
+        Other sources of the document are pages of the same content: those that this list had, and others.
+        """
+        is_from_here = document.metadata.get(FROM) == self.name and self._is_taken(source)
+        return is_from_here and (document.metadata.get(PAGE) == source or source in self._known)
 
     def entries(self) -> Iterator[Entry]:
         """Yield the pages of all lists, each once. A list that cannot be read does not stop the others."""
@@ -112,11 +122,11 @@ class Site(Remote):
         """Return the page, reduced to its main text."""
         try:
             found = self._fetch(source, folder, conditions=conditions)
-        except NotModified as error:
-            raise Unchanged from error
         except NotSupported as error:
             raise LeftOut(str(error)) from error
         except NotFetched as error:
+            if conditions and isinstance(error, NotModified):
+                raise Unchanged from error
             raise Unavailable(str(error)) from error
         if not self._whole_page:
             reduce_to_main_text(found.path)

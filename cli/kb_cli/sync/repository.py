@@ -51,6 +51,8 @@ MOST_PACKED = 4 << 30
 MOST_LISTED = 256 << 20
 """Maximum size of the listing of a commit, in bytes."""
 _READ_OF_ERRORS = 10_000
+_OLDEST = (2, 37)
+"""The first version of git that connects to a given address."""
 _CUT = "invalid index-pack output"
 _TIP = "refs/kb/tip"
 # Forms that resolver, Git and curl read alike, so that the pinned name is the requested one.
@@ -130,6 +132,9 @@ class Repository(Remote):
         """Fetch the ref, and return its object: another run may soon fetch another ref of the repository."""
         settings = []
         if self._scheme != "file":
+            version = re.search(rb"(\d+)\.(\d+)", self._run(["git", "version"]))
+            if version is None or tuple(map(int, version.groups())) < _OLDEST:
+                raise CliError(Exit.FAILED, "git 2.37 or later is needed for repositories of other machines")
             try:
                 found = allowed_addresses(
                     self._host, self._port, (lambda _: True) if self._private else is_of_the_internet

@@ -47,15 +47,16 @@ PAGE = "synced_page"
 
 _LONGEST = 4_000
 _BLOCK = 1 << 18
-_ROWS = {"sitemap": "index", "url": "sitemap", "item": "feed", "entry": "feed"}
-"""Elements of an entry, with the kind of their list."""
+_ROWS = ("sitemap", "url", "item", "entry")
+"""Elements of an entry."""
+_FEEDS = ("rss", "feed", "RDF")
 _CHANGED = ("lastmod", "updated")
 
 
 class Row(NamedTuple):
-    """An entry of a list."""
+    """An entry of a list; `is_list` if it is a list itself."""
 
-    kind: str
+    is_list: bool
     url: str
     changed: str
 
@@ -103,14 +104,13 @@ class Site(Remote):
                 url = row.url.strip().partition("#")[0]
                 if not self._is_taken(url):
                     others += 1
-                elif row.kind == "index":
+                elif row.is_list:
                     if url not in lists:
                         lists.append(url)
                     if len(lists) > MOST_LISTS:
                         raise Unavailable(f"it leads to more than {MOST_LISTS:,} sitemaps")
                 elif url not in pages:
                     pages.add(url)
-                    self._has_feed = self._has_feed or row.kind == "feed"
                     # A day says too little: a page may change twice in it.
                     yield Entry(url, mark=row.changed.strip()[:100] if "T" in row.changed else "")
         if others and not pages:
@@ -141,12 +141,13 @@ class Site(Remote):
     def _rows(self, place: str) -> list[Row]:
         """Return the entries of a list."""
         with TemporaryDirectory(prefix="kb-sync-") as folder:
-            path = self._fetch(place, Path(folder), name="list").path
-            return rows_of(path)
+            root, rows = rows_of(self._fetch(place, Path(folder), name="list").path)
+            self._has_feed = self._has_feed or root in _FEEDS
+            return rows
 
 
-def rows_of(path: Path) -> list[Row]:
-    """Return the entries of a sitemap, an index, or a feed, which may be compressed by gzip.
+def rows_of(path: Path) -> tuple[str, list[Row]]:
+    """Return the root and the entries of a sitemap, an index, or a feed, which may be compressed by gzip.
 
     Raises:
         Unavailable: it is none, is cut short, or is too large.
@@ -175,9 +176,9 @@ def rows_of(path: Path) -> list[Row]:
         ExtractionFailed,
     ) as error:
         raise Unavailable(f"it is not a complete sitemap or feed: {error}") from error
-    if handler.root not in ("urlset", "sitemapindex", "rss", "feed", "RDF"):
+    if handler.root not in ("urlset", "sitemapindex", *_FEEDS):
         raise Unavailable(f"it is neither a sitemap nor a feed, but a document {handler.root[:80]!r}")
-    return handler.rows
+    return handler.root, handler.rows
 
 
 def _refuse(*_: object) -> None:
@@ -215,5 +216,5 @@ class _Rows(Handler):
         elif is_member and name in _CHANGED:
             self._changed = self._text
         elif name in _ROWS and self._url:
-            self.rows.append(Row(_ROWS[name], self._url, self._changed))
+            self.rows.append(Row(name == "sitemap", self._url, self._changed))
         self._text = ""

@@ -136,7 +136,8 @@ def source_of(options: argparse.Namespace) -> Source:
             raise CliError(Exit.USAGE, f"{place}: {error}") from error
     path = Path(place).expanduser()
     if not path.is_dir():
-        raise CliError(Exit.USAGE, f"{path}: there is no such folder")
+        advice = "; addresses are http(s)://, git+https://, git+ssh://, s3:// and webdav(s)://"
+        raise CliError(Exit.USAGE, f"{place}: there is no such folder{advice if '://' in place else ''}")
     return Folder(path)
 
 

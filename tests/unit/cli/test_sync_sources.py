@@ -184,6 +184,7 @@ def test_a_branch_of_a_repository_is_followed(kb: Kb, shelf: str, repository: Pa
         (["git+https://a%2eexample.org/a.git"], "names no host"),
         (["git+https://example.org./a.git"], "names no host"),
         (["s3://a", "--ref=main"], "--ref"),
+        (["ftp://example.org/a"], "addresses are http(s)://"),
         (["s3://a", "--credentials=a.json"], "endpoint_url"),
         (["git+https://example.org/a.git", "--credentials=a.json"], "user, password"),
         ([".", "--ref=main", "--credentials=b.json"], "over https"),
@@ -254,11 +255,15 @@ def test_credentials_reach_git_by_its_environment_alone(
     """A program in the place of git notes how it was called: no server of https is at hand."""
     program, noted = tmp_path / "bin" / "git", tmp_path / "noted"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$*" >>{noted}\nenv >{noted}.env\nexec mkdir -p "$5"\n')
+    script = '#!/bin/sh\necho "$*" >>{0}\nenv >{0}.env\necho git version {1}\nexec mkdir -p "${{5:-{0}.d}}"\n'
+    program.write_text(script.format(noted, "2.36.9"))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     (tmp_path / "file.json").write_text('{"user": "me", "password": "secret"}')
-    kb("sync", "git+https://127.0.0.1:9/a.git", "--private", "--credentials", str(tmp_path / "file.json"))
+    place = ("git+https://127.0.0.1:9/a.git", "--private", "--credentials", str(tmp_path / "file.json"))
+    assert "git 2.37 or later" in kb("sync", *place)[2]
+    program.write_text(script.format(noted, "2.37.0"))
+    kb("sync", *place)
     header = base64.b64encode(b"me:secret").decode()
     environment = Path(f"{noted}.env").read_text()
     assert f"Basic {header}" in environment
@@ -336,6 +341,8 @@ def test_entries_that_leave_a_feed_stay(kb: Kb, shelf: str, web: str) -> None:
         Web.pages |= {"/feed": form.format(web, name).encode(), f"/{name}": f"text of {name}".encode()}
         results = kb.json("sync", f"{web}/feed", "--collection", shelf)
         assert outcomes(results) == {"added": [name]}
+    Web.pages["/feed"] = b"<feed/>"
+    assert kb.json("sync", f"{web}/feed", "--collection", shelf, "--yes") == []
     assert set(held(kb, shelf)) == {"a", "b"}
 
 

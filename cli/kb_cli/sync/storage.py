@@ -26,6 +26,7 @@ from kb_cli.web import (
     NotFetched,
     allowed_addresses,
     is_of_the_internet,
+    parsed,
 )
 from kb_config.installing import install_command
 
@@ -55,8 +56,8 @@ class Bucket(Remote):
         rest: dict[str, str] = {}
         try:
             if self._endpoint:
-                parts = urlsplit(self._endpoint)
-                allowed_addresses(parts.hostname or "", parts.port or 443, self._is_allowed)
+                endpoint = parsed(self._endpoint)
+                allowed_addresses(endpoint.host, endpoint.port or 443, self._is_allowed)
             while True:
                 page = self._files.call_s3(
                     "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=_KEYS, **rest
@@ -184,6 +185,7 @@ def _s3(credentials: Mapping[str, str]) -> Any:
         token=credentials.get("token"),
         endpoint_url=credentials.get("endpoint_url"),
         client_kwargs=region,
+        config_kwargs={"ignore_configured_endpoint_urls": True, "proxies": {}},
         use_listings_cache=False,
         skip_instance_cache=True,
     )

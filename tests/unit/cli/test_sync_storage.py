@@ -214,3 +214,11 @@ def test_the_objects_of_a_bucket_are_followed(
     client.close()
     assert sync() == {"failed": ["docs"]}
     assert set(held(kb, "bucket")) == {"a.md"}
+
+
+def test_the_environment_does_not_change_the_endpoint_of_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    bucket = storage.Bucket("s3://stones", tmp_path, private=False, credentials={"region": "us-east-1"})
+    assert "127.0.0.1" not in bucket._files.connect().meta.endpoint_url

@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import assert_never
@@ -84,11 +85,13 @@ class Searcher:
 
 
 def serve(connection: socket.socket, searcher: Searcher) -> None:
-    """Answer until the connection ends."""
-    with connection.makefile("rb") as questions:
-        while head := questions.read(HEAD.size):
-            question = pickle.loads(questions.read(*HEAD.unpack(head)))  # noqa: S301 - sent by the engine
-            answer = searcher.answer(question)
+    """Answer until the connection ends, possibly in the middle of a question or an answer."""
+    with connection.makefile("rb") as questions, suppress(ConnectionError):
+        while len(head := questions.read(HEAD.size)) == HEAD.size:
+            (length,) = HEAD.unpack(head)
+            if len(message := questions.read(length)) < length:
+                return
+            answer = searcher.answer(pickle.loads(message))  # noqa: S301 - sent by the engine
             connection.sendall(HEAD.pack(len(answer)) + answer)
 
 

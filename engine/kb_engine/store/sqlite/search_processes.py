@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from struct import Struct
+from typing import cast
 from uuid import uuid4
 
 import msgspec
@@ -260,7 +261,7 @@ class _SearchProcess(asyncio.Protocol):
                 here.close()
                 raise
         connection = partial(cls, process)
-        _, protocol = await asyncio.get_running_loop().create_connection(connection, sock=here)
+        _, protocol = await asyncio.get_running_loop().create_unix_connection(connection, sock=here)
         return protocol
 
     @property
@@ -297,8 +298,7 @@ class _SearchProcess(asyncio.Protocol):
             await self._process.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's classes are not derived from it
 
     def data_received(self, data: bytes) -> None:
         received = self._received

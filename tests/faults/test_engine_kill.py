@@ -6,9 +6,11 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.engine_kills import Kills, OnPostgres, OnSqlite, Place
@@ -44,6 +46,26 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
         for number, job_id in jobs.items():
             found = documents_of(again, f"unique{number}word")
             assert found == [again.get(f"/jobs/{job_id}")["document_id"]], number
+
+
+def test_a_killed_engine_leaves_no_search_process(tmp_path: Path) -> None:
+    engine = Running(tmp_path, KB_SEARCH_PROCESSES="2")
+    engine.post("/jobs", json={"text": "bees keep warm by shivering"})
+    engine.all_ended()
+
+    def search(_: int) -> int:
+        return len(engine.post("/search", json={"query": "how do bees keep warm"})["results"])
+
+    def searchers() -> list[psutil.Process]:
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(search, range(40))) == {1}
+        return psutil.Process(engine.process.pid).children()
+
+    started = eventually(searchers, lambda found: len(found) == 2, what="the start of both")
+    engine.kill()
+    eventually(lambda: [each for each in started if each.is_running()], lambda left: not left)
+    with running(tmp_path) as again:
+        assert again.post("/search", json={"query": "bees"})["total"] == 1
 
 
 @pytest.fixture(params=rows("SQLite", "PostgreSQL", whole=["PostgreSQL and Qdrant"]))

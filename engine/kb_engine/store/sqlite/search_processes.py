@@ -128,6 +128,11 @@ class SearchProcesses:
         elif self.shared is not self._index.state:
             self._woken.set()
 
+    @property
+    def under_way(self) -> int:
+        """Number of searches in progress in the processes."""
+        return sum(len(each.waiting) for each in self._processes)
+
     async def found(self, query: Query) -> Found | None:
         """Return the answer of a process to a query with its vector; None if no process can answer."""
         now = asyncio.get_running_loop().time

@@ -79,6 +79,10 @@ SEARCHES = max(1, min(READERS, (os.cpu_count() or 1) // 2))
 """Number of concurrent searches; each uses two threads. More would compete for the interpreter's lock and
 slow down all searches.
 """
+SPARE_CORES = max(0, (os.cpu_count() or 1) - 2 * SEARCHES)
+"""Number of searches of a large index that are handed to other processes at a time: those here use the other
+cores.
+"""
 GROUP_WRITES = 64
 """Maximum number of writes committed together."""
 GROUP_CHUNKS = 256
@@ -437,20 +441,16 @@ class SqliteStore(Store):
         return await self._search_for_wording(query, find)
 
     async def _found_beside(self, query: Query) -> Found | None:
-        """Return the answer of another process; None if the search is to be done here.
-
-        Alone, a search of a large index is faster here, where it has two threads.
-        """
-        beside, is_alone = self.search_processes, self._under_way == 1
+        """Return the answer of another process; None if the search is to be done here."""
+        beside = self.search_processes
         if beside is None or self._lost:
             return None
-        if not is_alone:
+        is_large = self._index.state.size >= vectors.BESIDE_ROWS
+        if is_large and not (self._searching.locked() and beside.under_way < SPARE_CORES):
+            return None
+        if self._under_way > 1:
             beside.crowded()
-        if beside.shared is not self._index.state:
-            return None
-        if is_alone and self._index.state.size >= vectors.BESIDE_ROWS:
-            return None
-        return await beside.found(query)
+        return await beside.found(query) if beside.shared is self._index.state else None
 
     def _found(self, query: Query, read: SqliteRead, looked_up: _LookedUp) -> Found:
         return run_to_end(search.found(read, query, self._best(query, read, looked_up)))

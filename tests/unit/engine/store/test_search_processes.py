@@ -13,9 +13,10 @@ import pytest
 
 from kb_contracts.access.reach import Reach
 from kb_engine.index.embedded import index as embedded
+from kb_engine.index.embedded import vectors
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
-from kb_engine.store.sqlite import search_processes
+from kb_engine.store.sqlite import search_processes, sqlite_store
 from kb_engine.store.sqlite.search_processes import SearchProcesses
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from tests.support.eventually import eventually_async
@@ -100,6 +101,21 @@ async def test_a_search_process_answers_like_the_engine(base: Base, handed: Hand
     handed.clear()
     assert await answers() == here
     assert len(handed) == len(questions)
+
+
+@pytest.mark.parametrize("cores", [0, 4])
+async def test_searches_of_a_large_index_are_handed_over_if_cores_are_spare(
+    base: Base, handed: Handed, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    await fill(base)
+    await shared(base)
+    monkeypatch.setattr(vectors, "BESIDE_ROWS", 1)
+    monkeypatch.setattr(sqlite_store, "SPARE_CORES", cores)
+    handed.clear()
+    await ask(base)
+    assert not handed
+    await asyncio.gather(*(ask(base) for _ in range(sqlite_store.SEARCHES + cores)))
+    assert len(handed) == cores
 
 
 async def test_a_search_sees_every_change_that_was_acknowledged_before(base: Base, handed: Handed) -> None:

@@ -37,7 +37,9 @@ class Kb:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         identity = EmbedderIdentity("given", DIMENSIONS)
-        self._store = self._run(open_sqlite(folder / "kb.sqlite", embedder=identity, search_processes=SEARCH_PROCESSES))
+        self._store = self._run(
+            open_sqlite(folder / "kb.sqlite", embedder=identity, search_processes=SEARCH_PROCESSES)
+        )
 
     def insert(self, documents: Sequence[Document]) -> None:
         new = [

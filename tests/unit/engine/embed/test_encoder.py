@@ -221,7 +221,7 @@ async def test_the_vectors_of_the_last_queries_are_kept(monkeypatch: pytest.Monk
     encoder = Encoder(Noting(), workers=1)
     long = "granite " * 1_000
     vectors = [await encoder.query(text) for text in ("a", "b", "a", "c", "a", "b", long, long)]
-    assert await encoder.probe() and await encoder.probe()
+    assert [await encoder.probe(), await encoder.probe()] == [True, True]
     await encoder.close()
     assert embedded == ["a", "b", "c", "b", long, long, "kb", "kb"]
     assert vectors[0] is vectors[2] is vectors[4]

@@ -66,8 +66,8 @@ _SILENT_SECONDS, _START_SECONDS = 10.0, 60.0
 """Maximum time that a process may take for an answer to a search, and to start and map files, in seconds."""
 _LEAST_PAUSE, _PAUSE_SHARE = 0.02, 4
 """Pause between two states that are shared: the least in seconds, and in times of the duration of sharing."""
-_FAILURE_PAUSE = 30.0
-"""Pause after a process or the sharing failed, in seconds."""
+_LOST_PAUSE, _FAILURE_PAUSE = 1.0, 30.0
+"""Pause after a process has ended, and after no process could be started or shared with, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def folder_of(path: Path) -> Path:
 
 
 class ProcessLost(Exception):
-    """A search process has ended, or does not answer."""
+    """A search process has ended before it could search."""
 
 
 class SearchProcesses:
@@ -142,11 +142,7 @@ class SearchProcesses:
         if not able:
             return None
         process = min(able, key=lambda each: len(each.waiting))
-        try:
-            answer = await process.ask(query)
-        except ProcessLost:
-            answer = DECLINED
-        if answer != DECLINED:
+        if (answer := await process.ask(query, _SILENT_SECONDS)) != DECLINED:
             return _decode_found(answer)
         process.state = None  # the base has changed, or the process is lost
         self._note_shared()
@@ -187,6 +183,7 @@ class SearchProcesses:
         lost = [each for each in self._processes if each.is_lost]
         self._processes = [each for each in self._processes if not each.is_lost]
         for process in lost:
+            logger.warning("a search process ended; another one is started")
             await process.end()
         while len(self._processes) < self._most:
             self._processes.append(await _SearchProcess.start(self._path))
@@ -206,13 +203,15 @@ class SearchProcesses:
                     if parts is None:
                         parts = await asyncio.to_thread(self._written, state, folder, files)
                     shared = Shared(generation, state.dimensions, parts)
-                if await process.ask(shared) == SHARED:
+                if await process.ask(shared, _START_SECONDS) == SHARED:
                     process.state = process.known = state
+                elif process.is_lost:
+                    raise ProcessLost("a search process ended, or did not start")
         finally:
             self._note_shared()
             for file in files:
                 file.unlink(missing_ok=True)
-        return max(_LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
+        return max(_LOST_PAUSE if lost else _LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
 
     def _written(self, state: State, folder: Path, files: list[Path]) -> list[tuple[Path, Mask | None]]:
         """Return the files of all parts; those in memory are written, and noted in `files`."""
@@ -242,6 +241,7 @@ class _SearchProcess(asyncio.Protocol):
         self._process = process
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
+        self._heard_at = 0.0
         self.waiting: deque[asyncio.Future[bytes]] = deque()
         self.state: State | None = None
         self.known: State | None = None
@@ -250,8 +250,8 @@ class _SearchProcess(asyncio.Protocol):
     async def start(cls, path: Path) -> _SearchProcess:
         """Raises OSError."""
         here, there = socket.socketpair()
-        with there:
-            try:
+        try:
+            with there:
                 process = await asyncio.create_subprocess_exec(
                     *reader_command(_PROGRAM),
                     str(there.fileno()),
@@ -262,34 +262,37 @@ class _SearchProcess(asyncio.Protocol):
                     env=reader_environment(),
                     start_new_session=True,  # so that it does not get the Ctrl-C of a terminal
                 )
-            except BaseException:
-                here.close()
-                raise
-        connection = partial(cls, process)
-        _, protocol = await asyncio.get_running_loop().create_unix_connection(connection, sock=here)
-        return protocol
+            connection = partial(cls, process)
+            _, started = await asyncio.get_running_loop().create_unix_connection(connection, sock=here)
+        except BaseException:
+            here.close()  # this ends the process
+            raise
+        return started
 
     @property
     def is_lost(self) -> bool:
         """True if the process has ended."""
         return self._transport is None
 
-    async def ask(self, question: Query | Shared) -> bytes:
-        """Return the answer of the process. Raises ProcessLost."""
+    async def ask(self, question: Query | Shared, seconds: float) -> bytes:
+        """Return the answer of the process; `DECLINED` if it ends. It is killed if it is silent for
+        `seconds`.
+        """
         if self._transport is None:
-            raise ProcessLost("a search process has ended")
-        message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            return DECLINED
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        if not self.waiting:
+            self._heard_at = loop.time()
         self.waiting.append(answer)
+        message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
         self._transport.write(HEAD.pack(len(message)) + message)
-        seconds = _START_SECONDS if isinstance(question, Shared) else _SILENT_SECONDS
-        try:
-            async with asyncio.timeout(seconds):
-                return await answer
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            raise ProcessLost(f"a search process gave no answer within {seconds:g} seconds") from None
+        while not (await asyncio.wait([answer], timeout=seconds))[0]:
+            if loop.time() - self._heard_at >= seconds:
+                with suppress(ProcessLookupError):
+                    self._process.kill()
+                return DECLINED
+        return answer.result()
 
     async def end(self) -> None:
         """Close the connection, which ends the process, and wait for that."""
@@ -306,19 +309,17 @@ class _SearchProcess(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's classes are not derived from it
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
         received = self._received
         received += data
         while len(received) >= HEAD.size:
             end = HEAD.size + HEAD.unpack_from(received)[0]
             if len(received) < end:
                 return
-            answer = self.waiting.popleft()
-            if not answer.done():  # otherwise its caller was cancelled
-                answer.set_result(bytes(received[HEAD.size : end]))
+            self.waiting.popleft().set_result(bytes(received[HEAD.size : end]))
             del received[:end]
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = self.state = None
         while self.waiting:
-            if not (answer := self.waiting.popleft()).done():
-                answer.set_exception(ProcessLost("a search process has ended"))
+            self.waiting.popleft().set_result(DECLINED)

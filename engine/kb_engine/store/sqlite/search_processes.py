@@ -241,7 +241,7 @@ class _SearchProcess(asyncio.Protocol):
         self._process = process
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._heard_at = 0.0
+        self._answered_at = 0.0
         self.waiting: deque[asyncio.Future[bytes]] = deque()
         self.state: State | None = None
         self.known: State | None = None
@@ -283,12 +283,12 @@ class _SearchProcess(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         if not self.waiting:
-            self._heard_at = loop.time()
+            self._answered_at = loop.time()
         self.waiting.append(answer)
         message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
         self._transport.write(HEAD.pack(len(message)) + message)
         while not (await asyncio.wait([answer], timeout=seconds))[0]:
-            if loop.time() - self._heard_at >= seconds:
+            if loop.time() - self._answered_at >= seconds:
                 with suppress(ProcessLookupError):
                     self._process.kill()
                 return DECLINED
@@ -309,7 +309,7 @@ class _SearchProcess(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's classes are not derived from it
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+        self._answered_at = asyncio.get_running_loop().time()
         received = self._received
         received += data
         while len(received) >= HEAD.size:

@@ -529,7 +529,7 @@ class SqliteStore(Store):
         with self._index.guard:
             db.execute("BEGIN")
             # SQLite takes its snapshot at the first read, not at BEGIN.
-            generation = int(value(db, SqliteRead.generation))
+            ((generation,),) = db.execute(SqliteRead.generation)
             return self._index.state, generation
 
 

@@ -197,7 +197,7 @@ class Found:
     @property
     def label(self) -> str:
         """Its name for people."""
-        return self.source if is_url(self.source) else str(self.path)
+        return self.source if "://" in self.source else str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +221,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
         Archives() as archives,
     ):
         found, refused = expanded(found, archives)
-        fetched, failed = _fetched(urls, Path(folder), private=options.private, whole_page=options.whole_page)
-        found += fetched
+        pages, failed = fetched(urls, Path(folder), private=options.private, whole_page=options.whole_page)
+        found += pages
         ended = left_out + refused + failed
         progress.began(len(found) + len(ended), sum(file.size for file in found))
         for result in ended:
@@ -259,7 +259,7 @@ def _fidelity_summed_up(results: Sequence[Result]) -> Iterator[str]:
             yield f"{count} with {kind}"
 
 
-def _fetched(
+def fetched(
     urls: Iterable[str], folder: Path, *, private: bool, whole_page: bool
 ) -> tuple[list[Found], list[Result]]:
     """Return the files fetched from the URLs, pages reduced to their main text, and the failures."""
@@ -270,7 +270,7 @@ def _fetched(
         place = folder / str(number)
         place.mkdir()
         try:
-            path = fetch(url, place, is_allowed=(lambda _: True) if private else is_of_the_internet)
+            path = fetch(url, place, is_allowed=(lambda _: True) if private else is_of_the_internet).path
         except NotFetched as error:
             failed.append(Result(url, "failed", reason=str(error)))
         else:

@@ -15,8 +15,9 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -41,6 +42,7 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 _READING_SECONDS = 20.0
 _AGENT = "kb-add"
 _LONGEST_NAME = 150
+_LONGEST_VALIDATOR = 1_000
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NOT_GLOBAL = tuple(
@@ -53,6 +55,8 @@ _NOT_GLOBAL = tuple(
 )  # fmt: skip
 _NOT_GLOBAL_6 = tuple(IPv6Network(each) for each in ("2001::/23", "2001:db8::/32", "3fff::/20"))
 """With `_NOT_GLOBAL`, the special-purpose registries of IANA, except for globally reachable rows."""
+_VALIDATORS = {"ETag": "If-None-Match", "Last-Modified": "If-Modified-Since"}
+"""Headers of a response with the headers that make a later request conditional."""
 _BY_TYPE = {each.mime_type: each.extensions[0] for each in formats.FORMATS.values()}
 _TYPES = {
     **_BY_TYPE,
@@ -68,6 +72,22 @@ _UTF_8 = frozenset(["", "utf-8", "utf8", "us-ascii", "ascii"])
 
 class NotFetched(Exception):
     """There is no file; the message is one sentence with the reason."""
+
+
+class NotModified(NotFetched):
+    """The conditions of the request hold: the file is the one that is known."""
+
+
+class NotSupported(NotFetched):
+    """The file is of a type that kb does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A fetched file; `conditions` are the headers that ask later whether it has changed."""
+
+    path: Path
+    conditions: Mapping[str, str]
 
 
 def is_of_the_internet(address: Address) -> bool:
@@ -97,6 +117,24 @@ def addresses_of(host: str, port: int) -> Sequence[Address]:
     return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
 
 
+def allowed_addresses(
+    host: str,
+    port: int,
+    is_allowed: Callable[[Address], bool] = is_of_the_internet,
+    resolve: Resolve = addresses_of,
+) -> Sequence[Address]:
+    """Return the addresses of a host.
+
+    Raises:
+        NotFetched: there is none, or one of them is not allowed.
+    """
+    found = resolve(host, port)
+    for address in found:
+        if not is_allowed(address):
+            raise NotFetched(f"{host} is {address}, not a public address; --private allows such addresses")
+    return found
+
+
 def fetch(
     url: str,
     folder: Path,
@@ -104,15 +142,19 @@ def fetch(
     is_allowed: Callable[[Address], bool] = is_of_the_internet,
     resolve: Resolve = addresses_of,
     trust: ssl.SSLContext | None = None,
-) -> Path:
+    conditions: Mapping[str, str] | None = None,
+    name: str = "",
+) -> Fetched:
     """Fetch a URL into a file of `folder`, whose extension is that of its format. Blocks.
 
-    `trust` holds the trusted certificates; by default those of the web.
+    `trust` holds the trusted certificates; by default those of the web. `conditions` are those of an earlier
+    fetch. A file with a given `name` may be of any type, and is saved as it was sent.
 
     Raises:
+        NotModified: the conditions hold.
         NotFetched: with the reason.
     """
-    return asyncio.run(_fetch(url, folder, is_allowed, resolve, trust))
+    return asyncio.run(_fetch(url, folder, is_allowed, resolve, trust, conditions or {}, name))
 
 
 def reduce_to_main_text(path: Path) -> str | None:
@@ -151,10 +193,12 @@ async def _fetch(
     is_allowed: Callable[[Address], bool],
     resolve: Resolve,
     trust: ssl.SSLContext | None,
-) -> Path:
-    place = _parsed(url)
+    conditions: Mapping[str, str],
+    name: str,
+) -> Fetched:
+    place = parsed(url)
     # A proxy would resolve the names itself.
-    headers = {"User-Agent": _AGENT}
+    headers = {"User-Agent": _AGENT, **conditions}
     try:
         async with (
             asyncio.timeout(MOST_SECONDS),
@@ -163,8 +207,8 @@ async def _fetch(
             ) as client,
         ):
             for _ in range(MOST_REDIRECTS + 1):
-                following = await _fetch_once(client, place, folder, is_allowed, resolve)
-                if isinstance(following, Path):
+                following = await _fetch_once(client, place, folder, is_allowed, resolve, name)
+                if isinstance(following, Fetched):
                     return following
                 place = following
     except TimeoutError:
@@ -172,7 +216,7 @@ async def _fetch(
     raise NotFetched(f"it redirects more than {MOST_REDIRECTS} times")
 
 
-def _parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
+def parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
     """Return the parsed URL, which may be relative to `base`. Raises NotFetched: it cannot be fetched."""
     try:
         place = httpx.URL(url) if base is None else base.join(url)
@@ -192,15 +236,11 @@ async def _fetch_once(
     folder: Path,
     is_allowed: Callable[[Address], bool],
     resolve: Resolve,
-) -> Path | httpx.URL:
+    name: str,
+) -> Fetched | httpx.URL:
     """Return the file, or the target of a redirect."""
     port = place.port or (443 if place.scheme == "https" else 80)
-    found = resolve(place.host, port)
-    for address in found:
-        if not is_allowed(address):
-            raise NotFetched(
-                f"{place.host} is {address}, not a public address; --private allows such addresses"
-            )
+    found = allowed_addresses(place.host, port, is_allowed, resolve)
     reason = f"{place.host} has no address"
     for address in found:
         request = client.build_request(
@@ -222,10 +262,13 @@ async def _fetch_once(
             raise NotFetched(f"{place.host} gives no usable response: {_words(error)}") from error
         try:
             if response.has_redirect_location:
-                return _parsed(response.headers["Location"], place)
+                return parsed(response.headers["Location"], place)
+            if response.status_code == httpx.codes.NOT_MODIFIED:
+                raise NotModified(f"{place.host} has no newer version")
             if not response.is_success:
                 raise NotFetched(f"{place.host} answers {response.status_code}")
-            return await _saved(response, place, folder)
+            path = await _saved(response, place, folder, name)
+            return Fetched(path, _conditions(response.headers))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NotFetched(f"its answer broke off: {_words(error)}") from error
         finally:
@@ -233,13 +276,20 @@ async def _fetch_once(
     raise NotFetched(reason)
 
 
+def _conditions(headers: httpx.Headers) -> dict[str, str]:
+    found = {to: headers.get(header, "") for header, to in _VALIDATORS.items()}
+    return {
+        to: value for to, value in found.items() if value.isascii() and 0 < len(value) <= _LONGEST_VALIDATOR
+    }
+
+
 def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-async def _saved(response: httpx.Response, place: httpx.URL, folder: Path) -> Path:
+async def _saved(response: httpx.Response, place: httpx.URL, folder: Path, name: str) -> Path:
     content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    path = folder / _name(place, content_type)
+    path = folder / (name or _name(place, content_type))
     size = 0
     with path.open("wb") as file:
         async for block in response.aiter_bytes():
@@ -248,7 +298,7 @@ async def _saved(response: httpx.Response, place: httpx.URL, folder: Path) -> Pa
                 raise NotFetched(f"it has more than {MOST_BYTES >> 20} MiB")
             file.write(block)
     encoding = (response.charset_encoding or "").lower()
-    if content_type.startswith("text/") and encoding not in _UTF_8:
+    if not name and content_type.startswith("text/") and encoding not in _UTF_8:
         _reencode(path, encoding)
     return path
 
@@ -273,6 +323,6 @@ def _name(place: httpx.URL, content_type: str) -> str:
             formats.format_of(name.name)
             ending = name.suffix
     if ending is None:
-        raise NotFetched(f"it is of the type {content_type[:80] or 'unknown'}, which is not supported")
+        raise NotSupported(f"it is of the type {content_type[:80] or 'unknown'}, which is not supported")
     stem = name.name.removesuffix(name.suffix) if name.suffix.lower() == ending.lower() else name.name
     return f"{stem[:_LONGEST_NAME]}{ending}"

@@ -47,7 +47,6 @@ class HubModel(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     files: tuple[str, ...]
     licence: str
-    revision: str = "main"
 
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +129,7 @@ class ModelFolder:
         import httpx  # late: it imports rich, which commands do without
 
         model = self._model
-        revision = (begun.revision if begun else "") or model.revision  # files put there by hand have none
+        revision = (begun.revision if begun else "") or "main"  # files put there by hand have none
         try:
             with _hub(endpoint) as hub:
                 answer = hub.get(

@@ -21,7 +21,7 @@ from kb_readers.blocks import Blocks
 from kb_readers.disguised import read_disguised
 from kb_readers.failures import ExtractionFailed, damaged, locked
 from kb_readers.markdown import title_of
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Extraction, TextBudget
 from kb_readers.ole import Compound, reading
 
 _FORMAT = FORMATS["doc"]
@@ -83,7 +83,7 @@ def read_doc(data: bytes) -> Extraction:
         text = document.text()
     title = file.title or title_of(text)
     remark = None if document.has_encoding or text.isascii() else _NO_ENCODING
-    return Extraction([Page(None, text)], title, "text_extraction", _FORMAT.mime_type, remark)
+    return Extraction.of_text(_FORMAT, text, title, remark)
 
 
 class _Document:

@@ -24,7 +24,7 @@ from kb_readers.html import read_html
 from kb_readers.linear import TERMS, LinearText
 from kb_readers.mail import body_of
 from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
-from kb_readers.model import PLAIN_TEXT, Extraction, Page, TextBudget
+from kb_readers.model import PLAIN_TEXT, Extraction, TextBudget
 from kb_readers.remarks import names_listed
 from kb_readers.symbols import symbol
 from kb_readers.text import read_text
@@ -88,9 +88,7 @@ def read_docx(data: bytes) -> Extraction:
     text = "\n\n".join(found)
     title = package.title or title_of(text)
     remark = f"Parts of other formats are not read: {names_listed([*unread])}" if unread else None
-    return Extraction(
-        [Page(None, text)], title, "text_extraction", _FORMAT.mime_type, remark, left_out=[*unread]
-    )
+    return Extraction.of_text(_FORMAT, text, title, remark, [*unread])
 
 
 def _embedded(name: str, data: bytes) -> str:

@@ -21,14 +21,13 @@ _DOCUMENTS = frozenset(["application/xhtml+xml", "text/html"])
 def read_epub(data: bytes) -> Extraction:
     """Return the whole book. Raises ExtractionFailed: `file_encrypted` if its text is encrypted."""
     archive = Archive(data, _FORMAT.label)
-    container, encryption = _Container(), _Encryption()
-    archive.feed("META-INF/container.xml", container)
-    if archive.holds("META-INF/encryption.xml"):
-        archive.feed("META-INF/encryption.xml", encryption)
-    if encryption.is_locked:
+    packages = archive.elements("META-INF/container.xml", "rootfile", is_optional=False).attributes
+    methods = archive.elements("META-INF/encryption.xml", "EncryptionMethod").attributes
+    if any(each.get("Algorithm") not in _FONTS for each in methods):
         raise locked(_FORMAT.label)
-    book = _Book(posixpath.dirname(container.package))
-    archive.feed(container.package, book)
+    package = next(filter(None, (each.get("full-path") for each in packages)), "")
+    book = _Book(posixpath.dirname(package))
+    archive.feed(package, book)
     pages, budget = [], TextBudget()
     for part in book.read_in_order():
         text = read_html(archive.read(part)).pages[0].text
@@ -38,22 +37,6 @@ def read_epub(data: bytes) -> Extraction:
     if not book.order:
         raise damaged(_FORMAT.label, "it names nothing to read")
     return Extraction(pages, given_title(book.title), "text_extraction", _FORMAT.mime_type)
-
-
-class _Container(Handler):
-    package = ""
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        if name == "rootfile" and not self.package:
-            self.package = attributes.get("full-path", "")
-
-
-class _Encryption(Handler):
-    is_locked = False
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        if name == "EncryptionMethod" and attributes.get("Algorithm") not in _FONTS:
-            self.is_locked = True
 
 
 class _Book(Handler):

@@ -21,7 +21,7 @@ from kb_contracts.api.formats import FORMATS, Format
 from kb_readers.failures import ExtractionFailed, damaged, unsafe
 from kb_readers.html import encoding_named, find_encoding, markdown_of
 from kb_readers.markdown import escaped, given_title, one_line
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Extraction, TextBudget
 from kb_readers.remarks import names_listed
 from kb_readers.text import codec_named, decode, encoding_by_mark
 
@@ -95,9 +95,7 @@ def extraction_of(
         f"Attachments are not read: {names}" if names else "",
     ]
     remark = " ".join(filter(None, found)) or None
-    return Extraction(
-        [Page(None, page)], title, "text_extraction", fmt.mime_type, remark, left_out=list(unread)
-    )
+    return Extraction.of_text(fmt, page, title, remark, unread)
 
 
 def body_of(data: bytes) -> str:

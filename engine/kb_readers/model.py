@@ -10,13 +10,13 @@ A `known` extraction, which the child completes, is sent in the format of a repo
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from kb_contracts.api.formats import FORMATS
+from kb_contracts.api.formats import FORMATS, Format
 from kb_readers.failures import ExtractionFailed, FailureCode, too_much_text
 from kb_readers.sandbox import Sandboxing
 
@@ -77,6 +77,19 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
     def of_note(cls, text: str) -> Extraction:
         """Wrap the text of a note: agents write Markdown, so its headings count."""
         return cls([Page(None, text)], None, "text_extraction", "text/markdown", is_note=True)
+
+    @classmethod
+    def of_text(
+        cls,
+        fmt: Format,
+        text: str,
+        title: str | None,
+        remark: str | None = None,
+        left_out: Sequence[str] = (),
+    ) -> Extraction:
+        """Wrap the text of a file without pages."""
+        method: Method = "text_extraction"
+        return cls([Page(None, text)], title, method, fmt.mime_type, remark, left_out=list(left_out))
 
     @property
     def page_count(self) -> int | None:

@@ -15,7 +15,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.code import fenced
 from kb_readers.failures import damaged, unsafe
 from kb_readers.markdown import given_title, title_of
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Extraction, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
 _FORMAT = FORMATS["ipynb"]
@@ -44,7 +44,7 @@ def read_notebook(data: bytes) -> Extraction:
             parts.append(part)
     whole = "\n\n".join(parts)
     title = given_title(_text(metadata, "title")) or title_of(whole)
-    return Extraction([Page(None, whole)], title, "text_extraction", _FORMAT.mime_type)
+    return Extraction.of_text(_FORMAT, whole, title)
 
 
 def _parts(cell: dict[str, Any], language: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from kb_contracts.api.formats import FORMATS, Format
 from kb_readers.docx_numbering import numeral
 from kb_readers.failures import damaged, locked, unsafe
 from kb_readers.markdown import escaped, given_title, one_line, table_row, table_rule, title_of
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Context, Extraction, Page, TextBudget
 from kb_readers.xml_files import Archive, Attributes, Handler, value_of
 
 _DEEPEST = 6
@@ -27,64 +27,30 @@ _PARAGRAPHS = frozenset(["p", "h"])
 _NUMERALS = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
-def read_odt(data: bytes) -> Extraction:
-    """Return the whole text as one page without a number. Raises ExtractionFailed."""
-    return _read(data, FORMATS["odt"])
+def read_opendocument(data: bytes, context: Context) -> Extraction:
+    """Return a page for each slide, or a text or workbook as one page without a number.
 
-
-def read_ods(data: bytes) -> Extraction:
-    """Return the whole workbook as one page without a number. Raises ExtractionFailed."""
-    return _read(data, FORMATS["ods"])
-
-
-def read_odp(data: bytes) -> Extraction:
-    """Return a page for each slide. Raises ExtractionFailed."""
-    return _read(data, FORMATS["odp"])
-
-
-def _read(data: bytes, fmt: Format) -> Extraction:
+    Raises ExtractionFailed.
+    """
+    fmt = FORMATS[context.format]
     archive = Archive(data, fmt.label)
-    if archive.holds("META-INF/manifest.xml"):
-        manifest = _Manifest()
-        archive.feed("META-INF/manifest.xml", manifest)
-        if manifest.is_encrypted:
-            raise locked(fmt.label)
-    kind = archive.read("mimetype").decode("ascii", "replace").strip() if archive.holds("mimetype") else ""
+    if archive.elements("META-INF/manifest.xml", "encryption-data").attributes:
+        raise locked(fmt.label)
+    kind = ""
+    if archive.holds("mimetype"):
+        kind = archive.read("mimetype").decode("ascii", "replace").strip()
     if kind and not kind.startswith(fmt.mime_type):
         raise damaged(fmt.label, f"its content is {kind[:100]}")
-    about, styles = _Title(), _ListStyles()
+    styles = _ListStyles()
     content = _Content(fmt, styles)
-    if archive.holds("meta.xml"):
-        archive.feed("meta.xml", about)
     if archive.holds("styles.xml"):
         archive.feed("styles.xml", styles)
     archive.feed("content.xml", content)
     pages = content.finished()
-    title = given_title(about.title) or (title_of(pages[0].text) if pages else None)
+    title = given_title(archive.elements("meta.xml", "title").text) or (
+        title_of(pages[0].text) if pages else None
+    )
     return Extraction(pages, title, "text_extraction", fmt.mime_type)
-
-
-class _Manifest(Handler):
-    is_encrypted = False
-
-    def start(self, name: str, _attributes: Attributes) -> None:
-        if name == "encryption-data":
-            self.is_encrypted = True
-
-
-class _Title(Handler):
-    title = ""
-    _inside = False
-
-    def start(self, name: str, _attributes: Attributes) -> None:
-        self._inside = name == "title" and not self.title
-
-    def end(self, _name: str) -> None:
-        self._inside = False
-
-    def characters(self, text: str) -> None:
-        if self._inside:
-            self.title += text[:1_000]
 
 
 class _ListStyles(Handler):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.markdown import escaped, given_title, title_of
-from kb_readers.model import Extraction, Page
+from kb_readers.model import Context, Extraction
 from kb_readers.text import decode, encoding_by_mark
 
 _DEEPEST = 6
@@ -34,32 +34,14 @@ _LATEX_VERBATIM = re.compile(r"\s*\\(begin|end)\{(verbatim|lstlisting|minted)\*?
 _LATEX_COMMAND = re.compile(r"\\\\|\\[a-zA-Z]+\*?|[{}]|~")
 
 
-def read_asciidoc(data: bytes) -> Extraction:
+def read_outline(data: bytes, context: Context) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
-    return _read(data, "adoc", _asciidoc)
-
-
-def read_org(data: bytes) -> Extraction:
-    """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
-    return _read(data, "org", _org, _ORG_TITLE)
-
-
-def read_latex(data: bytes) -> Extraction:
-    """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
-    return _read(data, "tex", _latex, _LATEX_TITLE)
-
-
-def _read(
-    data: bytes,
-    name: str,
-    lines: Callable[[list[str]], Iterator[str]],
-    declared: re.Pattern[str] | None = None,
-) -> Extraction:
+    lines, declared = _LANGUAGES[context.format]
     source = decode(data, encoding_by_mark(data) or "utf-8")
     text = "\n".join(lines(source.splitlines()))
     title = declared.search(source) if declared is not None else None
     known = given_title(_plain(title[1])) if title is not None else None
-    return Extraction([Page(None, text)], known or title_of(text), "text_extraction", FORMATS[name].mime_type)
+    return Extraction.of_text(FORMATS[context.format], text, known or title_of(text))
 
 
 def _asciidoc(lines: list[str]) -> Iterator[str]:
@@ -105,3 +87,11 @@ def _latex(lines: list[str]) -> Iterator[str]:
 
 def _plain(title: str) -> str:
     return " ".join(_LATEX_COMMAND.sub(" ", title).split())
+
+
+_LANGUAGES: dict[str, tuple[Callable[[list[str]], Iterator[str]], re.Pattern[str] | None]] = {
+    "adoc": (_asciidoc, None),
+    "org": (_org, _ORG_TITLE),
+    "tex": (_latex, _LATEX_TITLE),
+}
+"""By format: the conversion of lines, and the declaration of a title."""

@@ -21,16 +21,15 @@ _NOTES_FRAME = frozenset(["sldNum", "hdr", "ftr", "dt", "sldImg"])
 def read_pptx(data: bytes) -> Extraction:
     """Return one page per slide, in order; hidden slides are marked. Raises ExtractionFailed."""
     package = Package(data, _FORMAT, ("presentationml", "vnd.ms-powerpoint."))
-    order = _Order()
-    package.feed(package.main, order)
     outgoing = package.relationships(package.main)
     try:
-        parts = [outgoing[each].part for each in order.slides]
+        slides = package.elements(package.main, "sldId", is_optional=False)
+        parts = [outgoing[reference(each)].part for each in slides.attributes]
     except KeyError:
         raise damaged(_FORMAT.label, "a slide is missing") from None
-    slides = [_slide(package, part, number) for number, part in enumerate(parts, start=1)]
-    pages = [Page(number, text) for number, (_, text) in enumerate(slides, start=1)]
-    title = package.title or next((title for title, _ in slides[:1] if title), None)
+    texts = [_slide(package, part, number) for number, part in enumerate(parts, start=1)]
+    pages = [Page(number, text) for number, (_, text) in enumerate(texts, start=1)]
+    title = package.title or next((title for title, _ in texts[:1] if title), None)
     return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
 
 
@@ -59,17 +58,6 @@ def _slide(package: Package, part: str, number: int) -> tuple[str, str]:
     # A slide without a title gets a heading too, to separate it from the slide before.
     heading = f"# {shapes.title or f'Slide {number}'}{' (hidden slide)' if shapes.is_hidden else ''}"
     return shapes.title, "\n\n".join([heading, *blocks])
-
-
-class _Order(Handler):
-    """The slides of a presentation, by the ids of their relationships."""
-
-    def __init__(self) -> None:
-        self.slides: list[str] = []
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        if name == "sldId":
-            self.slides.append(reference(attributes))
 
 
 class _Shapes(Handler):

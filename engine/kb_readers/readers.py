@@ -36,12 +36,15 @@ _OTHERS = {
     "ipynb": Reader("kb_readers.notebook", "read_notebook"),
     "xml": Reader("kb_readers.xml_text", "read_xml"),
     "eml": Reader("kb_readers.mail", "read_mail"),
-    **{name: Reader("kb_readers.opendocument", f"read_{name}") for name in ("odt", "ods", "odp")},
     **{
-        name: Reader("kb_readers.outlines", f"read_{function}")
-        for name, function in (("adoc", "asciidoc"), ("org", "org"), ("tex", "latex"))
+        name: Reader(f"kb_readers.{module}", f"read_{module.removesuffix('s')}", takes_context=True)
+        for module, names in (
+            ("opendocument", ("odt", "ods", "odp")),
+            ("outlines", ("adoc", "org", "tex")),
+            ("code", GRAMMARS),
+        )
+        for name in names
     },
-    **{name: Reader("kb_readers.code", "read_code", takes_context=True) for name in GRAMMARS},
 }
 READERS: Mapping[str, Reader] = MappingProxyType(
     {

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.markdown import escaped, title_of
-from kb_readers.model import Extraction, Page
+from kb_readers.model import Extraction
 from kb_readers.text import decode, encoding_by_mark
 
 _LINE_OF_MARKS = re.compile(r"([!-/:-@\[-`{-~])\1*")
@@ -20,7 +20,7 @@ _DEEPEST = 6
 def read_rst(data: bytes) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
     text = "\n".join(_lines(decode(data, encoding_by_mark(data) or "utf-8").splitlines()))
-    return Extraction([Page(None, text)], title_of(text), "text_extraction", FORMATS["rst"].mime_type)
+    return Extraction.of_text(FORMATS["rst"], text, title_of(text))
 
 
 def _lines(lines: list[str]) -> Iterator[str]:

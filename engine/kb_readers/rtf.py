@@ -18,7 +18,7 @@ from kb_readers.failures import damaged, unsafe
 from kb_readers.html import markdown_of
 from kb_readers.linear import LinearText
 from kb_readers.markdown import given_title, one_line, title_of
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Extraction, TextBudget
 from kb_readers.symbols import symbol
 from kb_readers.text import codec_named
 
@@ -74,7 +74,7 @@ def read_rtf(data: bytes) -> Extraction:
     ]
     remark = " ".join(filter(None, remarks)) or None
     title = given_title(reading.title) or title_of(text)
-    return Extraction([Page(None, text)], title, "text_extraction", _FORMAT.mime_type, remark)
+    return Extraction.of_text(_FORMAT, text, title, remark)
 
 
 def text_of_rtf(data: bytes) -> str:

@@ -8,7 +8,7 @@ from html import unescape
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.markdown import escaped
-from kb_readers.model import Extraction, Page
+from kb_readers.model import Extraction
 from kb_readers.text import decode, encoding_by_mark
 
 _TIMES = re.compile(r"(?:(\d{1,4}):)?([0-5]?\d):[0-5]?\d[.,]\d{1,3}\s*-->\s")
@@ -19,7 +19,7 @@ _SPEAKER = re.compile(r"<v[^<>\s]{0,100}\s+([^<>]{1,100})>")
 def read_subtitles(data: bytes) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
     text = "\n".join(_lines(decode(data, encoding_by_mark(data) or "utf-8"))).strip()
-    return Extraction([Page(None, text)], None, "text_extraction", FORMATS["vtt"].mime_type)
+    return Extraction.of_text(FORMATS["vtt"], text, None)
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from xml.parsers import expat
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, one_line
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Extraction, TextBudget
 from kb_readers.xml_files import Attributes, Handler, parser_for, refuse_growing_entities, unsound
 
 _FORMAT = FORMATS["svg"]
@@ -35,7 +35,7 @@ def read_svg(data: bytes) -> Extraction:
         raise unsound(_FORMAT.label, error) from None
     heading = [f"# {drawing.title}"] if drawing.title else []
     text = "\n\n".join([*heading, "\n".join(drawing.lines)]).strip("\n")
-    return Extraction([Page(None, text)], drawing.title or None, "text_extraction", _FORMAT.mime_type)
+    return Extraction.of_text(_FORMAT, text, drawing.title or None)
 
 
 class _Drawing(Handler):

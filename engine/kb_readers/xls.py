@@ -14,7 +14,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.disguised import read_disguised
 from kb_readers.failures import ExtractionFailed, damaged, locked
 from kb_readers.markdown import one_line
-from kb_readers.model import Extraction, Page
+from kb_readers.model import Extraction
 from kb_readers.ole import Compound
 from kb_readers.xlsx import Formatter, SheetText, formatter
 
@@ -41,7 +41,7 @@ def read_xls(data: bytes) -> Extraction:
         if "encrypted" in str(error):
             raise locked(_FORMAT.label) from None
         raise damaged(_FORMAT.label, str(error) or type(error).__name__) from None
-    return Extraction([Page(None, "\n".join(text.lines))], file.title, "text_extraction", _FORMAT.mime_type)
+    return Extraction.of_text(_FORMAT, "\n".join(text.lines), file.title)
 
 
 class _Silence(TextIOBase):

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import damaged, unsafe
 from kb_readers.markdown import one_line, table_row, table_rule
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Extraction, TextBudget
 from kb_readers.xml_files import Attributes, Handler, Package, reference
 
 Formatter: TypeAlias = Callable[[str], str]
@@ -80,9 +80,7 @@ def read_xlsx(data: bytes) -> Extraction:
         if where.kind == "worksheet":  # a chart sheet has no cells
             text.begin(sheet.name, is_hidden=sheet.is_hidden)
             package.feed(where.part, _Cells(text, strings.values, formatters))
-    return Extraction(
-        [Page(None, "\n".join(text.lines))], package.title, "text_extraction", _FORMAT.mime_type
-    )
+    return Extraction.of_text(_FORMAT, "\n".join(text.lines), package.title)
 
 
 class _Sheet(NamedTuple):

@@ -129,6 +129,13 @@ class Archive:
         except _BROKEN as error:
             raise unsound(self._label, error) from None
 
+    def elements(self, part: str, name: str, *, is_optional: bool = True) -> Elements:
+        """Return the elements of this name in an XML part; none if the part is optional and missing."""
+        found = Elements(name)
+        if not is_optional or self.holds(part):
+            self.feed(part, found)
+        return found
+
     def _blocks(self, part: str) -> Iterator[bytes]:
         member = self._members.get(part.lower())
         if member is None:
@@ -186,20 +193,20 @@ class Package(Archive):
     def relationships(self, part: str) -> dict[str, Relationship]:
         """Return the internal relationships of a part by id; "" is the package itself."""
         folder, name = posixpath.split(part)
-        found = _Relationships(folder)
-        path = posixpath.join(folder, "_rels", f"{name}.rels")
-        if self.holds(path):
-            self.feed(path, found)
-        return found.by_id
+        found = {}
+        for each in self.elements(posixpath.join(folder, "_rels", f"{name}.rels"), "Relationship").attributes:
+            if each.get("TargetMode") != "External":
+                # A target with a leading slash is relative to the root.
+                path = posixpath.join("/", folder, each.get("Target", ""))
+                kind = each.get("Type", "").rpartition("/")[2]
+                found[each.get("Id", "")] = Relationship(kind, posixpath.normpath(path).lstrip("/"))
+        return found
 
     @property
     def title(self) -> str | None:
         """The title in the file's properties, or None if it is missing or a program's default."""
-        found = _Text("title")
-        for outer in self._outer.values():
-            if outer.kind == "core-properties" and self.holds(outer.part):
-                self.feed(outer.part, found)
-        title = one_line(found.text)[:_LONGEST_TITLE]
+        parts = (outer.part for outer in self._outer.values() if outer.kind == "core-properties")
+        title = one_line("".join(self.elements(part, "title").text for part in parts))[:_LONGEST_TITLE]
         return None if title.lower() in NO_TITLES else title
 
 
@@ -209,20 +216,6 @@ class Relationship(NamedTuple):
     kind: str
     """The last word of its type, as in "slide"."""
     part: str
-
-
-class _Relationships(Handler):
-    def __init__(self, folder: str) -> None:
-        self.by_id: dict[str, Relationship] = {}
-        self._folder = folder
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        if name == "Relationship" and attributes.get("TargetMode") != "External":
-            # A target with a leading slash is relative to the root.
-            path = posixpath.join("/", self._folder, attributes.get("Target", ""))
-            kind = attributes.get("Type", "").rpartition("/")[2]
-            part = posixpath.normpath(path).lstrip("/")
-            self.by_id[attributes.get("Id", "")] = Relationship(kind, part)
 
 
 class _ContentTypes(Handler):
@@ -243,16 +236,19 @@ class _ContentTypes(Handler):
             self._by_extension[attributes.get("Extension", "").lower()] = content_type
 
 
-class _Text(Handler):
-    """Collects the text of all elements of one name."""
+class Elements(Handler):
+    """Collects the attributes of all elements of one name, and the beginning of their text."""
 
-    def __init__(self, element: str) -> None:
+    def __init__(self, name: str) -> None:
+        self.attributes: list[Attributes] = []
         self.text = ""
-        self._element = element
+        self._name = name
         self._inside = False
 
-    def start(self, name: str, _attributes: Attributes) -> None:
-        self._inside = name == self._element
+    def start(self, name: str, attributes: Attributes) -> None:
+        self._inside = name == self._name
+        if self._inside:
+            self.attributes.append(attributes)
 
     def end(self, _name: str) -> None:
         self._inside = False

@@ -11,7 +11,7 @@ from xml.parsers import expat
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, one_line
-from kb_readers.model import Extraction, Page, TextBudget
+from kb_readers.model import Extraction, TextBudget
 from kb_readers.text import encoding_by_mark
 from kb_readers.xml_files import Attributes, Handler, parser_for, refuse_growing_entities, unsound
 
@@ -29,7 +29,7 @@ def read_xml(data: bytes) -> Extraction:
     except (expat.ExpatError, LookupError, ValueError) as error:
         raise unsound(_FORMAT.label, error) from None
     text.end("")
-    return Extraction([Page(None, "\n".join(text.lines))], None, "text_extraction", _FORMAT.mime_type)
+    return Extraction.of_text(_FORMAT, "\n".join(text.lines), None)
 
 
 def _refuse_entities(*declaration: object) -> None:

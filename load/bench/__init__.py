@@ -38,15 +38,13 @@ BENCHMARKS = {
     "single": Benchmark("cost of a call in kb up with two processes, and with --single", "calls:run_single"),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
-    "taking": Benchmark("a folder taken in, beside the model alone", "taking:run"),
     "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
     "search": Benchmark("searches, beside other stores in their own processes", "search:run"),
     "phrases": Benchmark("searches with phrases and exclusions, beside plain ones", "phrases:run"),
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
     "manuals": Benchmark("searches in ten languages, on translated manual pages", "manuals:run"),
     "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),
-    "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
-    "ingestion": Benchmark("notes while files are taken in", "waits:run_ingestion"),
+    "startup": Benchmark("kb stdio, from its start to its first answer", "startup:run"),
 }
 
 

@@ -187,8 +187,9 @@ def _page(text: str) -> Page | None:
     for line in lines:
         above = found[-1] if found else ""
         is_rule = len(line) >= 3 and _RULE.fullmatch(line.rstrip()) is not None
-        if is_rule and above.strip() and not above[0].isspace() and len(line) >= len(above) - 2:
-            over = len(found) > 1 and found[-2].rstrip() == line.rstrip()
+        over = is_rule and len(found) > 1 and found[-2].rstrip() == line.rstrip()
+        # Only a heading between two rules may be indented.
+        if is_rule and above.strip() and (over or not above[0].isspace()) and len(line) >= len(above) - 2:
             style = line[0] * (2 if over else 1)
             if style not in levels:
                 levels.append(style)

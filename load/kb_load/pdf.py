@@ -67,15 +67,6 @@ def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"")
     return pdf_file(objects, trailer)
 
 
-def looping_pdf() -> bytes:
-    """Return a PDF of 576 bytes whose page tree contains itself twice: a naive reader never ends."""
-    text = pdf_stream(b"BT /F1 12 Tf 72 720 Td (on) Tj ET")
-    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
-    page = b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>"
-    tree = b"<< /Type /Pages /Kids [2 0 R 2 0 R 3 0 R] /Count 1000 >>"
-    return pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", tree, page, text, font])
-
-
 def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
     return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)
 

@@ -18,15 +18,15 @@ from kb_server.document_marks import DocumentMark, meta_of, opening
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
-from kb_server.offers import Task, TaskStatus
 from kb_server.services import Services
 from kb_server.tool import EngineWords, ToolError
 from mcp_aiohttp.fastpath import ToolOutcome
+from mcp_aiohttp.protocol.tasks import Status, TaskState
 
 _PAGE = 100
 _ID = re.compile(get_args(JOB_ID)[1].pattern)
 _MOST_QUOTED = 100
-_STATUS: Mapping[m.JobStatus, TaskStatus] = {
+_STATUS: Mapping[m.JobStatus, Status] = {
     "queued": "working",
     "running": "working",
     "completed": "completed",
@@ -62,7 +62,7 @@ class JobTasks:
     def _engine(self) -> Engine:
         return self._services.engine
 
-    async def get(self, task_id: str, wait: float = 0.0) -> Task:
+    async def get(self, task_id: str, wait: float = 0.0) -> TaskState:
         return task_of(await self._job(task_id, wait))
 
     async def result(self, task_id: str) -> ToolOutcome:
@@ -75,12 +75,12 @@ class JobTasks:
             encoded = opening(mark) + msgspec.json.encode({**self._error_members, **error.payload()})[1:]
             return ToolOutcome(encoded, is_error=True, meta=meta_of(mark))
 
-    async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
+    async def page(self, cursor: str | None) -> tuple[Sequence[TaskState], str | None]:
         offset = offset_of(cursor)
         found = await self._engine.call(LIST_JOBS, query=JobsQuery(offset=offset, limit=_PAGE))
         return [task_of(job) for job in found.jobs], next_cursor(offset, len(found.jobs), found.total)
 
-    async def cancel(self, task_id: str) -> Task:
+    async def cancel(self, task_id: str) -> TaskState:
         place = {"job_id": self._job_id(task_id)}
         try:
             return task_of(await self._engine.call(CANCEL_JOB, path=place))
@@ -108,9 +108,9 @@ def job_id_in(text: str) -> str | None:
     return job_id if _ID.match(job_id := text.lower()) else None
 
 
-def task_of(job: m.Job) -> Task:
+def task_of(job: m.Job) -> TaskState:
     """A job as a task."""
-    return Task(
+    return TaskState(
         id=job.id,
         status=_STATUS[job.status],
         created_at=job.created_at,

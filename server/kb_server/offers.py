@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
     from mcp_aiohttp.fastpath import ToolOutcome
+    from mcp_aiohttp.protocol.tasks import TaskState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,10 @@ class ResourceLink(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t
     mime_type: str | None = msgspec.field(name="mimeType", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceTemplate:
-    """Resources by a URI template (RFC 6570)."""
+class ResourceTemplate(msgspec.Struct, frozen=True):
+    """Resources by a URI template (RFC 6570); its JSON is that of the protocol."""
 
-    uri: str
+    uri: str = msgspec.field(name="uriTemplate")
     name: str
     title: str
     description: str
@@ -93,9 +93,8 @@ class Resources(Protocol):
         """Return a value that differs whenever this resource changed, or None if it does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptArgument:
-    """An argument of a prompt, a text."""
+class PromptArgument(msgspec.Struct, frozen=True):
+    """An argument of a prompt, a text; its JSON is that of the protocol."""
 
     name: str
     description: str
@@ -120,22 +119,6 @@ class Completer(Protocol):
         """Return values of an argument that begin with `value`; `given` holds the other arguments."""
 
 
-TaskStatus = Literal["working", "completed", "failed", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Work that outlives its call. Times are ISO 8601; `message` describes the progress."""
-
-    id: str
-    status: TaskStatus
-    created_at: str
-    changed_at: str
-    message: str
-    progress: float = 0.0
-    """From 0 to 1."""
-
-
 class Tasks(Protocol):
     """The tasks of a toolset.
 
@@ -146,14 +129,14 @@ class Tasks(Protocol):
     def tools(self) -> Collection[str]:
         """The tools whose calls may continue as tasks."""
 
-    async def get(self, task_id: str, wait: float = 0.0) -> Task:
+    async def get(self, task_id: str, wait: float = 0.0) -> TaskState:
         """Return the task when it has ended, or its state after `wait` seconds."""
 
     async def result(self, task_id: str) -> ToolOutcome:
         """Return the result that the call would have returned, for a task that has ended."""
 
-    async def page(self, cursor: str | None) -> tuple[Sequence[Task], str | None]:
+    async def page(self, cursor: str | None) -> tuple[Sequence[TaskState], str | None]:
         """Return some of the tasks, the newest first, and the cursor of the next page, or None at the end."""
 
-    async def cancel(self, task_id: str) -> Task:
+    async def cancel(self, task_id: str) -> TaskState:
         """Cancel the task."""

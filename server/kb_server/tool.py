@@ -14,14 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
 from kb_contracts.access.reach import Right
 from kb_server.access.grants import EVERYBODY, Grant
 from kb_server.document_marks import DocumentMark
-from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Task, Tasks
+from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Tasks
+
+if TYPE_CHECKING:
+    from mcp_aiohttp.protocol.tasks import TaskState
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -112,7 +115,7 @@ class Annotations:
 class DeferredCall(Exception):
     """The call continues as this task: raised by a tool instead of waiting (`Call.defer`)."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TaskState) -> None:
         super().__init__(f"it goes on as task {task.id}")
         self.task = task
 
@@ -141,7 +144,7 @@ class Call:
     log: dict[str, Any] = field(default_factory=dict)
     """Fields a tool adds to the one log line of its call. No secret, no document text."""
 
-    def defer(self, task: Task, *, waits: bool) -> None:
+    def defer(self, task: TaskState, *, waits: bool) -> None:
         """Continue the call as a task if the client accepts that; `waits`: the result is not ready yet.
 
         Raises:

@@ -105,6 +105,15 @@ def docx_package(document: str, more: Mapping[str, bytes] = MappingProxyType({})
     return packed.getvalue()
 
 
+def looping_pdf() -> bytes:
+    """Return a PDF of 576 bytes whose page tree contains itself twice: a naive reader never ends."""
+    text = pdf_stream(b"BT /F1 12 Tf 72 720 Td (on) Tj ET")
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>"
+    tree = b"<< /Type /Pages /Kids [2 0 R 2 0 R 3 0 R] /Count 1000 >>"
+    return pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", tree, page, text, font])
+
+
 def bushy_pdf(levels: int = 40) -> bytes:
     """A small PDF whose page tree has no cycle but 2 to the power of `levels` pages."""
     nodes = [b"<< /Type /Pages /Kids [%d 0 R %d 0 R] /Count 1000 >>" % (n, n) for n in range(3, levels + 3)]

@@ -129,8 +129,26 @@ NOT_RUN: dict[str, dict[str, str]] = {
     ),
     "docs/folders.md": {
         "systemctl --user enable --now kb-watch": "wants systemd",
+        **dict.fromkeys(
+            [
+                "kb sync git+https://git.example.org/handbook.git --ref main --collection handbook",
+                "kb sync . --ref main --collection code",
+                "kb sync https://example.org/sitemap.xml --collection web",
+                "kb watch https://example.org/feed.xml --every 60 --collection web",
+                "kb sync s3://bucket/docs --credentials s3.json --collection docs",
+                "kb sync webdavs://cloud.example.org/dav/docs --credentials dav.json --collection docs",
+            ],
+            "wants the internet: tests/unit/cli/test_sync_sources.py",
+        ),
         "kb add https://example.org/guide.html --collection web": INTERNET,
     },
+    "docs/import.md": dict.fromkeys(
+        [
+            "kb import bookmarks.html --collection web --dry-run",
+            "kb import bookmarks.html --collection web",
+        ],
+        "wants the internet: tests/unit/cli/test_bookmarks.py",
+    ),
     "docs/hosting.md": {"python -m build server/mcp_aiohttp": WHEEL},
     "docs/installing.md": {
         **dict.fromkeys(

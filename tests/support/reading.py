@@ -9,7 +9,7 @@ import pytest
 
 from kb_contracts.api.formats import Format
 from kb_readers.failures import ExtractionFailed
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits
+from kb_readers.model import DEFAULT_LIMITS, Context, Extraction, Limits
 from kb_readers.readers import read_file
 
 Read = Callable[[bytes], Extraction]
@@ -20,6 +20,11 @@ async def read_path(path: Path, fmt: Format, limits: Limits = DEFAULT_LIMITS) ->
     """The text of a file; it is read in a child process unless it is plain text."""
     with path.open("rb") as source:
         return await read_file(source, fmt, limits)
+
+
+def reader_of(read: Callable[[bytes, Context], Extraction], name: str) -> Read:
+    """A reader of several formats as the reader of one."""
+    return lambda data: read(data, Context(name, DEFAULT_LIMITS))
 
 
 def only_text(read: Read, data: bytes) -> str:

@@ -9,9 +9,9 @@ Files are read line by line, and every error is reported with its file and line 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -194,21 +194,15 @@ def _gains(path: Path, documents: set[str], queries: dict[str, str]) -> dict[str
 
 
 def _raw_lines(path: Path) -> Iterator[tuple[Line, bytes]]:
-    with _opened(path) as read_line:
-        number = 0
-        while raw := read_line(_LINE_BYTES + 1):
-            number += 1
-            line = Line(path, number)
-            if len(raw) > _LINE_BYTES:
-                raise line.wrong(f"longer than {_LINE_BYTES // 1024 // 1024} MiB; this is no file of lines")
-            if raw.strip():
-                yield line, raw
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Callable[[int], bytes]]:
     try:
         with path.open("rb") as file:
-            yield file.readline
+            for number, raw in enumerate(iter(partial(file.readline, _LINE_BYTES + 1), b""), start=1):
+                line = Line(path, number)
+                if len(raw) > _LINE_BYTES:
+                    raise line.wrong(
+                        f"longer than {_LINE_BYTES // 1024 // 1024} MiB; this is no file of lines"
+                    )
+                if raw.strip():
+                    yield line, raw
     except OSError as error:
         raise CliError(Exit.USAGE, f"{path}: {error.strerror}") from error

@@ -3,6 +3,7 @@
 detection.py       the kind of a folder or a file
 markdown.py        the properties of a Markdown file, in the dialects of Obsidian and basic-memory
 memories.py        the JSON of mcp-memory-service
+bookmarks.py       bookmarks of browsers, and exports of read-later services
 import_command.py  the command
 
 An export of kb goes into a base that no engine uses (`kb_cli.exported`). All other kinds are sent to an
@@ -17,7 +18,7 @@ from typing import Literal, get_args
 from kb_cli.commands import EMBEDDER, ENGINE, HOME, LABELS, Command, arg
 from kb_cli.parts import Part
 
-Kind = Literal["kb", "obsidian", "basic-memory", "mcp-memory-service"]
+Kind = Literal["kb", "obsidian", "basic-memory", "mcp-memory-service", "bookmarks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 NAMES: dict[Kind, str] = {
@@ -25,6 +26,7 @@ NAMES: dict[Kind, str] = {
     "obsidian": "an Obsidian vault",
     "basic-memory": "a folder of basic-memory",
     "mcp-memory-service": "an export of mcp-memory-service",
+    "bookmarks": "an export of bookmarks",
 }
 
 PART = Part(commands=(
@@ -33,9 +35,12 @@ PART = Part(commands=(
         *LABELS,
         arg("place", metavar="PATH",
              help="folder of kb export, into a base that no engine uses; or, into an engine: Obsidian vault, "
-             "folder of basic-memory, JSON export of mcp-memory-service"),
+             "folder of basic-memory, JSON export of mcp-memory-service; bookmarks and read-later exports "
+             "(HTML, CSV, JSON), whose pages are fetched"),
         arg("--from", dest="kind", choices=KINDS,
              help="format of PATH (default: detected from its contents)"),
+        arg("--private", action="store_true", help="bookmarks: allow addresses that are not public"),
+        arg("--whole-page", action="store_true", help="bookmarks: keep the navigation and footers of pages"),
         arg("--dry-run", action="store_true", help="show the documents to send, without sending them"),
         HOME, EMBEDDER,
     ), ("server", "engine")),

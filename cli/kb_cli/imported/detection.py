@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from kb_cli.exported import layout
-from kb_cli.imported import Kind, markdown, memories
+from kb_cli.imported import Kind, bookmarks, markdown, memories
 from kb_cli.output import CliError, Exit
 
 _LOOKED_AT = 200
@@ -20,7 +22,7 @@ def kind_of(place: Path) -> Kind:
         CliError: the kind is unknown.
     """
     if place.is_file():
-        return memories.KIND
+        return bookmarks.KIND if _has_bookmarks(place) else memories.KIND
     if not place.is_dir():
         raise CliError(Exit.USAGE, f"{place}: there is no such file or folder")
     if (place / layout.MANIFEST).exists():
@@ -36,6 +38,14 @@ def kind_of(place: Path) -> Kind:
         "export), not an Obsidian vault (.obsidian is missing) and not a folder of basic-memory (no note "
         "has title, type and permalink); name its format with --from, or add its files with kb sync",
     )
+
+
+def _has_bookmarks(file: Path) -> bool:
+    if file.suffix.lower() in bookmarks.ENDS:
+        return True
+    with suppress(OSError), file.open("rb") as content:
+        return content.read(100).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
+    return False
 
 
 def _may_be_note(path: Path, place: Path) -> bool:

@@ -3,6 +3,7 @@
 an export of kb ─▶ kb_cli.exported, into a base that no engine uses
 a folder ─▶ list it and the base, as kb sync does ─▶ read new or changed files ─▶ send, and wait
 a file of memories ─▶ send, and wait
+bookmarks ─▶ fetch new addresses, as kb add URL does ─▶ send, and wait
 
 Nothing is removed. Unchanged files are not sent again, and memories that were sent already are recognised by
 their content: so an interrupted or failed import can be repeated.
@@ -12,23 +13,27 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
-from kb_cli.add import Adding, Found, Progress, Result, Written, status_of
+from kb_cli import foreign_tags
+from kb_cli.add import Adding, Found, Progress, Result, Written, fetched, is_url, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exported import export_command
-from kb_cli.imported import NAMES, Kind, markdown, memories
+from kb_cli.imported import NAMES, Kind, bookmarks, markdown, memories
 from kb_cli.imported.detection import kind_of
 from kb_cli.output import CliError, Exit, Output
 from kb_cli.properties import Details
-from kb_cli.sync.folder import Folder, Listing
+from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Plan
-from kb_cli.sync.sync_command import planned_for
+from kb_cli.sync.source import Listing
+from kb_cli.sync.sync_command import documents_under, planned_for
+from kb_contracts.api import models as m
 from kb_server.collection_tags import tags_for_submission
 
 _MEMORIES_GO_TO = "memory"
@@ -70,6 +75,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
         out.text(f"{place} is {NAMES[kind]}")
     if kind == memories.KIND:
         return _import_memories(place, options, out)
+    if kind == bookmarks.KIND:
+        return _import_bookmarks(place, options, out)
     return _import_folder(place, kind, options, out)
 
 
@@ -90,15 +97,67 @@ def _import_memories(place: Path, options: argparse.Namespace, out: Output) -> i
     return _report(Imported(memories.KIND, results), out)
 
 
+def _import_bookmarks(place: Path, options: argparse.Namespace, out: Output) -> int:
+    tags = labels(options, tags_for_submission)
+    try:
+        found = bookmarks.read(place)
+    except bookmarks.NoBookmarks as error:
+        raise CliError(Exit.FAILED, f"{place} is no export of bookmarks: {error}") from error
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{place}: {error.strerror}") from error
+    refused = [
+        Result(each.url, "skipped", reason="it is no address of the web")
+        for each in found
+        if not is_url(each.url)
+    ]
+    with engine(options) as client:
+        held = {path for one in documents_under(client, "http", tags[0]) for path in one.source_paths}
+        new = [
+            Written(each.url, "", _details(each, len(tags)))
+            for each in found
+            if is_url(each.url) and each.url not in held
+        ]
+        unchanged = len(found) - len(refused) - len(new)
+        if options.dry_run:
+            return _report_plan(bookmarks.KIND, new, refused, unchanged, out)
+        failed: list[Result] = []
+        with Progress(out) as progress:
+            progress.began(len(found) - unchanged, 0)
+            results = Adding(client, tags, progress).run(_pages(new, options, failed))
+            for result in (*refused, *failed):
+                progress.ended(result)
+    return _report(Imported(bookmarks.KIND, [*results, *refused, *failed], unchanged), out)
+
+
+def _details(mark: bookmarks.Bookmark, taken: int) -> Details:
+    kept, left_out = foreign_tags.sorted_out(mark.tags, taken)
+    saved = {"saved": mark.time} if mark.time else {}
+    metadata = {"imported_from": bookmarks.KIND, **saved, **foreign_tags.noted(left_out)}
+    return Details(mark.title[: m.MAX_TITLE_CHARS] or None, kept, metadata, foreign_tags.note(left_out))
+
+
+def _pages(new: Iterable[Written], options: argparse.Namespace, failed: list[Result]) -> Iterator[Found]:
+    """Yield the page of each address, fetched until the next one; failures are added to `failed`."""
+    for each in new:
+        with TemporaryDirectory(prefix="kb-import-") as folder:
+            pages, failures = fetched(
+                [each.label], Path(folder), private=options.private, whole_page=options.whole_page
+            )
+            failed += failures
+            for page in pages:
+                notes = [*page.details.notes, *each.details.notes]
+                yield replace(page, details=replace(each.details, notes=notes))
+
+
 def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namespace, out: Output) -> int:
     if not place.is_dir():
         raise CliError(Exit.USAGE, f"{place} is no folder")
     folder, tags = Folder(place), labels(options, tags_for_submission)
     with engine(options) as client:
-        listing, plan = planned_for(client, folder, tags[0])
+        listing, plan, _ = planned_for(client, folder, tags[0])
         refused = [
-            *(Result(str(path), "failed", reason=why) for path, why in listing.unreadable.items()),
-            *(Result(str(path), "failed", reason=why) for path, why in listing.left_out.items()),
+            *(Result(path, "failed", reason=why) for path, why in listing.unreadable.items()),
+            *(Result(path, "failed", reason=why) for path, why in listing.left_out.items()),
         ]
         files = []
         for file in _to_send(listing, plan):

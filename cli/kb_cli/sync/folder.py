@@ -7,15 +7,18 @@ syntax; a deeper file overrides a higher one, and `.kbignore` overrides `.gitign
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
 from kb_cli.add import SOURCE_PATH_CHARS, Found
-from kb_cli.exclusion import HOLDS_CREDENTIALS, exclusion
+from kb_cli.exclusion import exclusion
+from kb_cli.output import CliError, Exit
+from kb_cli.sync.source import Listing
 from kb_contracts.api import formats
+from kb_contracts.api import models as m
 
 IGNORE_FILES = (".gitignore", ".kbignore")
 
@@ -23,29 +26,6 @@ Rules = list[tuple[Path, GitIgnoreSpec]]
 """Folders with their ignore rules; the highest first."""
 Stamp = tuple[int, ...]
 """File attributes that change with the file: its times, size and inode."""
-
-
-@dataclass(slots=True)
-class Listing:
-    """The files of a folder.
-
-    `digests` are the SHA-256 of the contents of `files`, by their sources. `unreadable` has the reasons by
-    path; for an unreadable folder this is its only entry. `left_out` has the reasons of excluded files by
-    path. `skipped` files are of a format that kb does not read.
-    """
-
-    files: dict[str, Found] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
-    unreadable: dict[Path, str] = field(default_factory=dict)
-    left_out: dict[Path, str] = field(default_factory=dict)
-    skipped: int = 0
-
-    def may_hold(self, source: str) -> bool:
-        """True if the source may be a file that could not be read, or one that holds credentials."""
-        path = Path(source)
-        if self.left_out.get(path) == HOLDS_CREDENTIALS:
-            return True
-        return any(each == path or each in path.parents for each in self.unreadable)
 
 
 class Folder:
@@ -56,12 +36,29 @@ class Folder:
         self._known: dict[str, tuple[Stamp, str]] = {}
 
     @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.root)
+
+    @property
     def prefix(self) -> str:
         """The common prefix of the sources of its files."""
         return str(self.root / "x")[:-1]
 
+    def owns(self, document: m.Document, source: str) -> bool:  # noqa: ARG002
+        """True, for all documents under its prefix."""
+        return True
+
+    def opened(self, file: Found, held: Collection[str]) -> AbstractContextManager[Found]:  # noqa: ARG002
+        """Return a file as it is."""
+        return nullcontext(file)
+
     def listed(self) -> Listing:
-        """Return its present files."""
+        """Return its present files.
+
+        Raises:
+            CliError: the folder cannot be read.
+        """
         listing = Listing()
         known: dict[str, tuple[Stamp, str]] = {}
         for path in _files(self.root, [], listing.unreadable):
@@ -71,7 +68,7 @@ class Folder:
                 listing.skipped += 1
                 continue
             if (why := _no_source(path)) is not None:
-                listing.unreadable[path] = why
+                listing.unreadable[str(path)] = why
                 continue
             source = str(path)
             try:
@@ -81,27 +78,30 @@ class Folder:
                 if before is not None and before[0] == stamp:
                     digest = before[1]
                 elif (reason := exclusion(path, self.root)) is not None:
-                    listing.left_out[path] = reason
+                    listing.left_out[source] = reason
                     continue
                 else:
                     digest = _digest(path)
             except OSError as error:
-                listing.unreadable[path] = error.strerror or str(error)
+                listing.unreadable[source] = error.strerror or str(error)
                 continue
             known[source] = stamp, digest
             listing.files[source] = Found(path, status.st_size, named=False, source=source)
             listing.digests[source] = digest
         self._known = known
+        if self.name in listing.unreadable:
+            raise CliError(Exit.FAILED, f"{self.name}: {listing.unreadable[self.name]}")
+        listing.is_complete = True
         return listing
 
 
-def _files(folder: Path, above: Rules, unreadable: dict[Path, str]) -> Iterator[Path]:
+def _files(folder: Path, above: Rules, unreadable: dict[str, str]) -> Iterator[Path]:
     """Yield the files under a folder, in the order of their names. Links to folders are not followed."""
     try:
         rules = [*above, *_rules(folder)]
         entries = sorted(folder.iterdir())
     except OSError as error:
-        unreadable[folder] = error.strerror or str(error)
+        unreadable[str(folder)] = error.strerror or str(error)
         return
     for entry in entries:
         is_folder = entry.is_dir()

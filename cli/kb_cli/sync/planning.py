@@ -1,13 +1,13 @@
-"""The plan that brings a base in step with a folder."""
+"""The plan that brings a base in step with a source."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kb_cli.sync.folder import Listing
+from kb_cli.sync.source import Listing
 from kb_contracts.api import models as m
 
 
@@ -20,9 +20,10 @@ class Leaving(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The sources to send, in the order of the folder, and the sources to remove.
+    """The sources to send, in the order of the listing, and the sources to remove.
 
-    Moved files are sent as well: the engine knows the content by its hash, and does not ingest it again.
+    A replaced file may prove to be unchanged when it is fetched. Moved files are sent as well: the engine
+    knows the content by its hash, and does not ingest it again.
     """
 
     added: list[str]
@@ -44,10 +45,13 @@ class Plan(msgspec.Struct, frozen=True):
         ]
 
 
-def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
-    """Return the plan that makes the sources under `prefix` the files of the folder.
+def plan(
+    local: Listing, documents: Iterable[m.Document], prefix: str, owns: Callable[[m.Document, str], bool]
+) -> Plan:
+    """Return the plan that makes the sources under `prefix` the listed files.
 
-    `documents` are all documents with such a source. A source whose file may only be unreadable is kept.
+    `documents` are all documents with such a source; only sources that the listing `owns` are removed. A
+    source whose file may only be unreadable is kept, and all are if the listing is not complete.
     """
     holders: dict[str, list[m.Document]] = defaultdict(list)
     lost: dict[str, list[Leaving]] = defaultdict(list)
@@ -56,7 +60,8 @@ def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
             if not source.startswith(prefix):
                 continue
             holders[source].append(document)
-            if source not in local.digests and not local.may_hold(source):
+            is_absent = local.is_complete and source not in local.digests and not local.may_hold(source)
+            if is_absent and owns(document, source):
                 lost[document.sha256].append(Leaving(source, document.id))
     added, replaced, moved = [], [], []
     unchanged = 0
@@ -66,10 +71,9 @@ def plan(local: Listing, documents: Iterable[m.Document], prefix: str) -> Plan:
             unchanged += 1
         elif standing:
             replaced.append(source)
-        elif lost[digest]:
+        elif digest is not None and lost[digest]:
             moved.append(msgspec.structs.replace(lost[digest].pop(0), moved_to=source))
         else:
             added.append(source)
     removed = sorted((each for left in lost.values() for each in left), key=lambda each: each.source)
-    left_out = {str(path): reason for path, reason in local.left_out.items()}
-    return Plan(added, replaced, moved, removed, unchanged, local.skipped, left_out)
+    return Plan(added, replaced, moved, removed, unchanged, local.skipped, local.left_out)

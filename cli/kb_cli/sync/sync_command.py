@@ -1,6 +1,6 @@
 """The commands `kb sync` and `kb watch`.
 
-list the folder and the base ─▶ plan ─▶ send, and wait ─▶ remove sources
+list the source and the base ─▶ plan ─▶ send, and wait ─▶ remove sources
 
 A moved file keeps its old source until it is ingested under the new one.
 """
@@ -8,18 +8,21 @@ A moved file keeps its old source until it is ingested under the new one.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from kb_cli.add import Adding, Progress, Result, status_of
-from kb_cli.config import engine
+import msgspec
+
+from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, status_of
+from kb_cli.config import ClientSettings, engine, read
 from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Output, counted
-from kb_cli.sync.folder import Folder, Listing
+from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Leaving, Plan, plan
+from kb_cli.sync.source import LeftOut, Listing, Source, Unavailable, Unchanged, state_path
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import LIST_DOCUMENTS, REMOVE_SOURCE, DocumentsQuery, SourceQuery
 from kb_server.collection_tags import tags_for_submission
@@ -31,47 +34,34 @@ _PAGE = 1_000
 _SETTLED_MS = 1_500
 """Time without a change before a run, in milliseconds; an editor writes a file in several steps."""
 _TICK_MS = 500
-_LOOK_AGAIN_SECONDS = 600.0
-"""Time after which a run starts without a change, in seconds, for unreported changes and failed files."""
 _PAUSE_SECONDS = 5.0
 """Pause after a failure, in seconds."""
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
-    """Bring the collection in step with the folder once."""
-    folder, tags = _folder(options), labels(options, tags_for_submission)
+    """Bring the collection in step with the source once."""
+    origin, tags = source_of(options), labels(options, tags_for_submission)
     with engine(options) as client:
         if options.dry_run:
-            _, planned = planned_for(client, folder, tags[0])
+            _, planned, _ = planned_for(client, origin, tags[0])
             if not out.answered(planned):
                 out.text("\n".join([*planned.lines(), _summary(planned)]))
             return Exit.OK
-        results = _brought_in_step(client, folder, tags, out, empty=options.yes)
+        results = _brought_in_step(client, origin, tags, out, empty=options.yes)
     out.answered(results)
     return status_of(results)
 
 
 def watch(options: argparse.Namespace, out: Output) -> int:
-    """Bring it in step, and again after each change in the folder, until interrupted."""
-    from watchfiles import watch as changes_of
-
-    folder, tags = _folder(options), labels(options, tags_for_submission)
-    changes = changes_of(
-        folder.root,
-        watch_filter=None,
-        debounce=10 * _SETTLED_MS,
-        step=_SETTLED_MS,
-        rust_timeout=_TICK_MS,
-        yield_on_timeout=True,
-        ignore_permission_denied=True,
-    )
+    """Bring it in step, and again after each change in a folder, until interrupted."""
+    origin, tags = source_of(options), labels(options, tags_for_submission)
     due, failure = 0.0, ""
     with engine(options) as client:
-        for changed in changes:
+        for changed in _changes(origin):
             if not changed and monotonic() < due:
                 continue
             try:
-                for result in _brought_in_step(client, folder, tags, out, empty=options.yes):
+                for result in _brought_in_step(client, origin, tags, out, empty=options.yes):
                     out.answered(result)
             except CliError as error:
                 if error.status is Exit.INTERRUPTED:
@@ -80,30 +70,99 @@ def watch(options: argparse.Namespace, out: Output) -> int:
                     out.note(error.message)
                 due, failure = monotonic() + _PAUSE_SECONDS, error.message
             else:
-                due, failure = monotonic() + _LOOK_AGAIN_SECONDS, ""
+                due, failure = monotonic() + 60 * options.every, ""
     return Exit.OK
 
 
-def _folder(options: argparse.Namespace) -> Folder:
-    path = Path(options.folder).expanduser()
+def _changes(origin: Source) -> Iterator[bool]:
+    """Yield True after a change in a folder, and False from time to time."""
+    if isinstance(origin, Folder):
+        from watchfiles import watch as changes_of
+
+        changes = changes_of(
+            origin.root,
+            watch_filter=None,
+            debounce=10 * _SETTLED_MS,
+            step=_SETTLED_MS,
+            rust_timeout=_TICK_MS,
+            yield_on_timeout=True,
+            ignore_permission_denied=True,
+        )
+        yield from map(bool, changes)
+    while True:
+        yield False
+        sleep(_TICK_MS / 1000)
+
+
+def source_of(options: argparse.Namespace) -> Source:
+    """Return the source that the command names.
+
+    Raises:
+        CliError: there is no such source.
+    """
+    place, is_address = options.source, "://" in options.source
+    state = state_path(read(ClientSettings, options).home, place)
+    if place.startswith("git+") or (options.ref and not is_address):
+        from kb_cli.sync.repository import Repository
+
+        return Repository(
+            place, options.ref or "HEAD", state, private=options.private, credentials=_credentials(options)
+        )
+    if place.startswith(("s3://", "webdav://", "webdavs://")):
+        from kb_cli.sync.storage import storage
+
+        return storage(place, state, private=options.private, credentials=_credentials(options))
+    if options.credentials:
+        raise CliError(Exit.USAGE, f"--credentials are for a repository, a bucket or WebDAV, not for {place}")
+    if options.ref:
+        raise CliError(Exit.USAGE, f"--ref names a branch of a repository (git+https://...), not of {place}")
+    if is_url(place):
+        from kb_cli.sync.site import Site
+
+        return Site(
+            place,
+            state,
+            private=options.private,
+            any_site=options.any_site,
+            whole_page=options.whole_page,
+        )
+    path = Path(place).expanduser()
     if not path.is_dir():
         raise CliError(Exit.USAGE, f"{path}: there is no such folder")
     return Folder(path)
 
 
-def planned_for(client: EngineClient, folder: Folder, collection: str) -> tuple[Listing, Plan]:
-    """Return the content of the folder, and the plan that brings the collection in step with it.
+def _credentials(options: argparse.Namespace) -> dict[str, str]:
+    if not options.credentials:
+        return {}
+    path = Path(options.credentials).expanduser()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except OSError as error:
+        raise CliError(Exit.USAGE, f"{path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CliError(Exit.USAGE, f"{path} is no JSON object of texts") from error
+
+
+def planned_for(
+    client: EngineClient, origin: Source, collection: str
+) -> tuple[Listing, Plan, dict[str, list[str]]]:
+    """Return the content of the source, the plan that brings the collection in step with it, and the SHA-256
+    of the documents of each source path.
 
     Raises:
-        CliError: the folder cannot be read, or the engine fails.
+        CliError: the source cannot be read, or the engine fails.
     """
-    listing = folder.listed()
-    if folder.root in listing.unreadable:
-        raise CliError(Exit.FAILED, f"{folder.root}: {listing.unreadable[folder.root]}")
-    return listing, plan(listing, _documents(client, folder.prefix, collection), folder.prefix)
+    listing = origin.listed()
+    documents = list(documents_under(client, origin.prefix, collection))
+    held: dict[str, list[str]] = defaultdict(list)
+    for document in documents:
+        for source in document.source_paths:
+            held[source].append(document.sha256)
+    return listing, plan(listing, documents, origin.prefix, origin.owns), held
 
 
-def _documents(client: EngineClient, prefix: str, collection: str) -> Iterator[m.Document]:
+def documents_under(client: EngineClient, prefix: str, collection: str) -> Iterator[m.Document]:
     """Yield the documents of the collection from the folder, oldest first, so that new ones do not shift
     pages.
     """
@@ -125,26 +184,27 @@ def _documents(client: EngineClient, prefix: str, collection: str) -> Iterator[m
 
 
 def _brought_in_step(
-    client: EngineClient, folder: Folder, tags: list[str], out: Output, *, empty: bool
+    client: EngineClient, origin: Source, tags: list[str], out: Output, *, empty: bool
 ) -> list[Result]:
     """Carry out the plan and report it; return the outcome of each file that was not in step.
 
     Raises:
-        CliError: the folder has no files any more, and `empty` does not permit that.
+        CliError: the source has no files any more, and `empty` does not permit that.
     """
-    local, planned = planned_for(client, folder, tags[0])
+    local, planned, held = planned_for(client, origin, tags[0])
     if planned.removed and not local.files and not empty:
         raise CliError(
             Exit.USAGE,
-            f"{folder.root} has no files, but the collection has {counted(len(planned.removed), 'document')} "
+            f"{origin.name} has no files, but the collection has {counted(len(planned.removed), 'document')} "
             "from it; to remove all of them, pass --yes",
         )
     destinations = [each.moved_to for each in planned.moved if each.moved_to]
     files = [local.files[source] for source in (*planned.added, *planned.replaced, *destinations)]
+    not_sent: list[Result] = []
     with Progress(out) as progress:
         progress.began(len(files) + len(planned.removed), sum(file.size for file in files))
-        results = Adding(client, tags, progress).run(files)
-        failed = {result.path for result in results if result.outcome == "failed"}
+        results = Adding(client, tags, progress).run(_opened(origin, files, held, not_sent))
+        failed = {result.path for result in (*results, *not_sent) if result.outcome in ("failed", "skipped")}
         arrived = [each for each in planned.moved if each.moved_to not in failed]
         for each in (*arrived, *planned.removed):
             _take_off(client, each)
@@ -152,8 +212,9 @@ def _brought_in_step(
                 results.append(Result(each.source, "removed", each.document_id))
                 progress.ended(results[-1])
         for result in (
-            *(Result(str(path), "failed", reason=why) for path, why in local.unreadable.items()),
-            *(Result(str(path), "skipped", reason=why) for path, why in local.left_out.items()),
+            *not_sent,
+            *(Result(path, "failed", reason=why) for path, why in local.unreadable.items()),
+            *(Result(path, "skipped", reason=why) for path, why in local.left_out.items()),
         ):
             results.append(result)
             progress.ended(result)
@@ -162,6 +223,21 @@ def _brought_in_step(
         done = [f"{count} {outcome}" for outcome, count in counts.items()]
         out.text(", ".join([*done, f"{planned.unchanged} unchanged"]))
     return results
+
+
+def _opened(
+    origin: Source, files: Iterable[Found], held: Mapping[str, Sequence[str]], not_sent: list[Result]
+) -> Iterator[Found]:
+    """Yield the files to send, each open until the next; others are added to `not_sent`."""
+    for file in files:
+        try:
+            with origin.opened(file, held.get(file.source, ())) as ready:
+                yield ready
+        except Unchanged:
+            continue
+        except (LeftOut, Unavailable) as error:
+            outcome: Outcome = "skipped" if isinstance(error, LeftOut) else "failed"
+            not_sent.append(Result(file.source, outcome, reason=str(error)))
 
 
 def _take_off(client: EngineClient, leaving: Leaving) -> None:

@@ -40,7 +40,6 @@ from kb_contracts.semantics.search import (
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
-from kb_engine.index.score import COVERING
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
@@ -118,7 +117,6 @@ class SearchApi:
             pool_for(request),
             0 if plan is None else pool_size(request.top),
             0 if parsed.preferred is None else PREFERRED_POOL,
-            COVERING if mode == "vector" else 0,
         )
         arrange = partial(diverse, request=request)
         is_arranged = request.collapse and reranker is None and plan is None and parsed.preferred is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 
@@ -29,37 +29,8 @@ FASTEMBED = "fastembed"
 _EXAMPLE = "intfloat/multilingual-e5-small"
 
 
-class OwnModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that fastembed's list lacks."""
-
-    name: str
-    repository: str
-    dimensions: int
-    pooling: Literal["MEAN", "CLS", "LAST_TOKEN"]
-    licence: str
-    megabytes: int
-    revision: str = "main"
-    file: str = "onnx/model.onnx"
-
-
-MODELS = (
-    OwnModel(
-        name="intfloat/multilingual-e5-small",
-        repository="intfloat/multilingual-e5-small",
-        dimensions=384,
-        pooling="MEAN",
-        licence="mit",
-        megabytes=470,
-    ),
-    OwnModel(
-        name="intfloat/multilingual-e5-base",
-        repository="intfloat/multilingual-e5-base",
-        dimensions=768,
-        pooling="MEAN",
-        licence="mit",
-        megabytes=1110,
-    ),
-)
+MODELS = {"intfloat/multilingual-e5-small": (384, 470), "intfloat/multilingual-e5-base": (768, 1110)}
+"""Models that fastembed's list lacks: their dimensions, and their size in MB."""
 
 _SEARCH = "Represent this sentence for searching relevant passages: "
 _INSTRUCTION = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
@@ -168,17 +139,17 @@ def text_embedding() -> type[TextEmbedding]:
     except ImportError as error:
         raise DriverMissing(f"KB_EMBEDDER={FASTEMBED}", FASTEMBED, FASTEMBED) from error
     listed = {each["model"].lower() for each in TextEmbedding.list_supported_models()}
-    for own in MODELS:
-        if own.name.lower() not in listed:
+    for name, (dimensions, megabytes) in MODELS.items():
+        if name.lower() not in listed:
             TextEmbedding.add_custom_model(
-                own.name,
-                pooling=PoolingType[own.pooling],
+                name,
+                pooling=PoolingType.MEAN,
                 normalization=True,
-                sources=ModelSource(hf=own.repository),
-                dim=own.dimensions,
-                model_file=own.file,
-                license=own.licence,
-                size_in_gb=own.megabytes / 1000,
+                sources=ModelSource(hf=name),
+                dim=dimensions,
+                model_file="onnx/model.onnx",
+                license="mit",
+                size_in_gb=megabytes / 1000,
             )
     return TextEmbedding
 
@@ -195,13 +166,10 @@ def prepare_runtime() -> None:
 
 def hub_model(name: str) -> HubModel:
     """Return a model of fastembed's list or of `MODELS`. Raises DriverMissing or SettingsError."""
-    revisions = {own.name: own.revision for own in MODELS}
-    return listed_model(text_embedding().list_supported_models(), name, "KB_EMBEDDING_MODEL", revisions)
+    return listed_model(text_embedding().list_supported_models(), name, "KB_EMBEDDING_MODEL")
 
 
-def listed_model(
-    listed: Sequence[dict[str, object]], name: str, variable: str, revisions: dict[str, str] | None = None
-) -> HubModel:
+def listed_model(listed: Sequence[dict[str, object]], name: str, variable: str) -> HubModel:
     """Return the model of this name, in any case, from a list of fastembed's. Raises SettingsError."""
     found = next((each for each in listed if str(each["model"]).lower() == name.lower()), None)
     if found is None:
@@ -214,5 +182,4 @@ def listed_model(
         repository=cast("dict[str, str]", found["sources"])["hf"],
         files=files,
         licence=own["license"],
-        revision=(revisions or {}).get(own["model"], "main"),
     )

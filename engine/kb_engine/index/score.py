@@ -37,10 +37,10 @@ weight.
 """
 FLOOR_SIZE = 30
 FLOOR_STEP = 0.05
-COVERING = 3
-"""Number of best passages in which words of the query are looked for, in mode `vector`."""
-COVERED = 0.5
-"""Share of these words in one of the passages that leaves the floor as it is."""
+DOUBT = 0.4
+"""Distance from the floor within which a cosine alone does not show a weak match, as a share of the distance
+between the floor and `Scoring.similar_floor`.
+"""
 LARGEST_SIZE = 10_000
 """The best of many unrelated passages is closer by chance than the best of few, so the floor rises by
 `FLOOR_STEP` with every tenfold. Beyond the largest size it stays constant, because good results would be
@@ -219,13 +219,18 @@ def rank(candidates: Candidates, query: IndexQuery) -> list[Ranked]:
     return ranked
 
 
-def above_floor(query: IndexQuery, candidates: Candidates, best: float) -> tuple[float, float]:
-    """Return the distance of the best score from the floor, below 0 for a weak match; and the addition for a
-    passage with all words of the query, which is 0 but in mode `vector`.
+def above_floor(query: IndexQuery, candidates: Candidates, ranked: Sequence[Ranked]) -> float:
+    """Return the distance of the best score from the floor, below 0 for a weak match; 0 if the mode needs
+    words and the query has none.
     """
-    scoring = query.scoring
-    span = scoring.similar_floor - scoring.cosine_floor if query.mode == "vector" else 0.0
-    return best - floor(query, candidates) - COVERED * span, span
+    if ranked:
+        return ranked[0].score - floor(query, candidates)
+    return -1.0 if candidates.total_weight or query.mode != "fts" else 0.0
+
+
+def is_doubtful(scoring: Scoring, above: float) -> bool:
+    """True if a best cosine at this distance from the floor does not decide by itself."""
+    return abs(above) < DOUBT * (scoring.similar_floor - scoring.cosine_floor)
 
 
 def floor(query: IndexQuery, candidates: Candidates) -> float:

@@ -347,21 +347,6 @@ class Analyser:
             terms = list(chain(titled_terms, *(part.terms for part in parts)))
             yield AnalysedChunk(terms, titled.length + sum(part.length for part in parts))
 
-    def covered(
-        self, query: str, title: str, chunk: tuple[str | None, str], language: str | None
-    ) -> float | None:
-        """Return the share of a query's words in a chunk, given as heading and text; None without words."""
-        words = {
-            word
-            for word in self.words_of(query, [language] if language else [])
-            if not is_identifier(word[0])
-        }
-        if not words:
-            return None
-        (analysed,) = self.chunks(title, [chunk], language)
-        found = set(analysed.terms)
-        return sum(not found.isdisjoint(word) for word in words) / len(words)
-
     def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
         text = plain(text)
         character = _UNSPACED_CHARACTER if language in UNSPACED else CJK_CHARACTER

@@ -266,7 +266,8 @@ class Found:
     """Search results, the total number of matching chunks, and a flag for weak matches.
 
     `exact`: no chunk left out has a higher score than a returned one. If `total_exact` is false, `total` is a
-    lower bound. `lost` is the number of chunks without a vector that might have matched.
+    lower bound. `lost` is the number of chunks without a vector that might have matched. `above` is the
+    distance of the best score from the floor (`score.above_floor`).
     """
 
     results: list[m.SearchResult]
@@ -275,6 +276,7 @@ class Found:
     exact: bool = True
     total_exact: bool = True
     lost: int = 0
+    above: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable, Vector
+from kb_engine.index.score import fused, is_doubtful
 from kb_engine.store.clock import SteadyClock, stamp
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
@@ -192,7 +193,12 @@ class Store(ABC):
         """
         if (reach := REACH.get()) is not None:
             query = replace(query, selection=replace(query.selection, reach=reach))
-        return await self._find(query, vector)
+        found = await self._find(query, vector)
+        if query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above):
+            by_words = replace(query, mode="fts", vector=None, top=1, min_score=0.0, arrange=None)
+            words = await self._find(by_words, None)
+            found = replace(found, weak=fused(query.scoring.weight, found.above, words.above) < 0)
+        return found
 
     async def ping(self) -> None:
         """Check that the base can be read and written."""

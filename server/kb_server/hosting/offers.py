@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from typing import Any, TypeVar
 
 import mcp_types as types
+import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
@@ -23,9 +24,7 @@ from kb_server.offers import (
     Prompt,
     Resource,
     Resources,
-    ResourceTemplate,
     ResourceText,
-    Task,
     Tasks,
 )
 from kb_server.tool import INVALID, MISSING, OFFERS, ToolError, Toolset
@@ -91,7 +90,7 @@ class _Offers:
     ) -> dict[str, Any]:
         resources = self._toolset.resources
         assert resources is not None, "it is not served without"
-        return {"resourceTemplates": [_template(each) for each in resources.templates], **_COMPLETE}
+        return {"resourceTemplates": msgspec.to_builtins(resources.templates), **_COMPLETE}
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
@@ -224,23 +223,17 @@ class HostedTasks:
         self._toolset = toolset
 
     async def state(self, context: Context, task_id: str, wait: float = 0.0) -> TaskState:
-        return state_of(await answered(context, lambda: self._tasks.get(task_id, wait), self._toolset))
+        return await answered(context, lambda: self._tasks.get(task_id, wait), self._toolset)
 
     async def result(self, context: Context, task_id: str) -> dict[str, Any]:
         outcome = await answered(context, lambda: self._tasks.result(task_id), self._toolset)
         return outcome.as_result()
 
     async def page(self, context: Context, cursor: str | None) -> tuple[Sequence[TaskState], str | None]:
-        found, following = await answered(context, lambda: self._tasks.page(cursor), self._toolset)
-        return [state_of(task) for task in found], following
+        return await answered(context, lambda: self._tasks.page(cursor), self._toolset)
 
     async def cancel(self, context: Context, task_id: str) -> TaskState:
-        return state_of(await answered(context, lambda: self._tasks.cancel(task_id), self._toolset))
-
-
-def state_of(task: Task) -> TaskState:
-    """A toolset's task as the protocol's."""
-    return TaskState(task.id, task.status, task.created_at, task.changed_at, task.message, task.progress)
+        return await answered(context, lambda: self._tasks.cancel(task_id), self._toolset)
 
 
 def _takes(prompt: Prompt, argument: str) -> bool:
@@ -261,15 +254,6 @@ def _listed(resource: Resource) -> dict[str, Any]:
     return listed
 
 
-def _template(template: ResourceTemplate) -> dict[str, Any]:
-    return {
-        "uriTemplate": template.uri,
-        "name": template.name,
-        "title": template.title,
-        "description": template.description,
-    }
-
-
 def _content(content: ResourceText) -> dict[str, Any]:
     meta = {**META}
     if content.following is not None:
@@ -282,8 +266,5 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
         "name": prompt.name,
         "title": prompt.title,
         "description": prompt.description,
-        "arguments": [
-            {"name": each.name, "description": each.description, "required": each.required}
-            for each in prompt.arguments
-        ],
+        "arguments": msgspec.to_builtins(prompt.arguments),
     }

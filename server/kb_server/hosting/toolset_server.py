@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from kb_server.hosting.calls import MAX_AGENT, Calls, admit, new_call, on_behalf_of
-from kb_server.hosting.offers import HostedResources, HostedTasks, add_offers, code_of, state_of
+from kb_server.hosting.offers import HostedResources, HostedTasks, add_offers, code_of
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import CANCEL, INVALID, OFFERS, TASKS, CancelTask, DeferredCall, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
@@ -114,7 +114,7 @@ def _sdk_server(toolset: Toolset, calls: Calls, tasks: ServedTasks | None) -> Se
         except DeferredCall as deferred:
             # The tool decides: its caller may not support tasks, or may have no other call free.
             assert tasks is not None, "only a toolset with tasks defers calls"
-            return tasks.created(context, state_of(deferred.task))
+            return tasks.created(context, deferred.task)
         if task_wanted:  # its client waits for a task, and does not read a result
             assert outcome.is_error, "a tool that can run as a task defers each accepted call"
             failed = msgspec.json.decode(outcome.encoded)

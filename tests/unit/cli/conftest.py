@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +77,44 @@ def database() -> Iterator[Database]:
     database = asyncio.run(new_database())
     yield database
     give_back(database)
+
+
+class Web(BaseHTTPRequestHandler):
+    """A site: contents by path, with ETags; it notes the paths that it has sent in full."""
+
+    pages: dict[str, bytes | int | str]
+    sent: list[str]
+
+    def do_GET(self) -> None:
+        found = self.pages.get(self.path, 404)
+        etag = f'"{hash(found)}"'
+        if isinstance(found, bytes) and self.headers["If-None-Match"] != etag:
+            self.sent.append(self.path)
+            self._answer(
+                200, {"ETag": etag, "Content-Type": "application/xml" if b"<loc" in found else "text/plain"}
+            )
+            self.wfile.write(found)
+        elif isinstance(found, str):
+            self._answer(302, {"Location": found})
+        else:
+            self._answer(304 if isinstance(found, bytes) else found, {})
+
+    def _answer(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Its URL; this machine counts as one of the internet."""
+    monkeypatch.setattr("kb_cli.sync.site.is_of_the_internet", lambda address: address.is_loopback)
+    Web.pages, Web.sent = {}, []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

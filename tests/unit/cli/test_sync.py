@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from kb_cli.output import Exit
-from kb_cli.sync.folder import Folder, Listing
+from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Leaving, plan
+from kb_cli.sync.source import Listing
 from kb_contracts.api import models as m
 from tests.unit.cli.conftest import Kb
 
@@ -263,6 +264,7 @@ def test_of_several_moves_of_the_same_text_each_source_goes_once(kb: Kb, folder:
     (standing,) = (one for one in kb.json("get", *ON_SHELF)["documents"] if one["filename"] == "a.md")
     sources = ["/f/a", "/f/b", "/g/c"]
     shared = msgspec.convert({**standing, "source_paths": sources, "sha256": "1"}, m.Document)
-    planned = plan(Listing(digests={"/f/x": "1", "/f/y": "1", "/f/z": "1"}), [shared], "/f/")
+    listing = Listing(digests={"/f/x": "1", "/f/y": "1", "/f/z": "1"}, is_complete=True)
+    planned = plan(listing, [shared], "/f/", lambda *_: True)
     assert planned.moved == [Leaving("/f/a", shared.id, "/f/x"), Leaving("/f/b", shared.id, "/f/y")]
     assert (planned.added, planned.removed, planned.unchanged) == (["/f/z"], [], 0)

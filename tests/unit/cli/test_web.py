@@ -97,8 +97,8 @@ def asked() -> list[str]:
 @pytest.fixture
 def get(tmp_path: Path, asked: list[str]) -> Fetch:
     """A fetch that resolves the site's name, and treats this machine's address as one of the internet."""
-    return partial(
-        fetch, folder=tmp_path, is_allowed=lambda address: address == HERE, resolve=partial(known, asked)
+    return lambda url: (
+        fetch(url, tmp_path, is_allowed=lambda address: address == HERE, resolve=partial(known, asked)).path
     )
 
 
@@ -181,7 +181,7 @@ def test_the_certificate_is_that_of_the_name_and_not_of_the_address(tmp_path: Pa
             resolve=lambda _host, _port: [HERE],
             trust=trust,
         )
-        assert get(f"https://site.example:{server.server_port}/stones").read_bytes() == PAGE
+        assert get(f"https://site.example:{server.server_port}/stones").path.read_bytes() == PAGE
         with pytest.raises(NotFetched, match="not reached"):
             get(f"https://other.example:{server.server_port}/stones")
         server.shutdown()

@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 
 from kb_readers import xml_files
-from kb_readers.opendocument import read_odp, read_ods, read_odt
+from kb_readers.opendocument import read_opendocument
 from tests.support.documents import ODF_NAMESPACES, encrypted, odf
-from tests.support.reading import Read, only_text, refusal
+from tests.support.reading import Read, only_text, reader_of, refusal
 
+read_odt, read_ods, read_odp = (reader_of(read_opendocument, name) for name in ("odt", "ods", "odp"))
 refused = partial(refusal, read_odt)
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kb_load.pdf import looping_pdf, pdf_file, pdf_of, pdf_stream
+from kb_load.pdf import pdf_file, pdf_of, pdf_stream
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Limits, PagesCounted, Progress
 from kb_readers.pdf import check_page_tree, read_pdf, title_of_pdf
-from tests.support.documents import LOCKED_TRAILER, bushy_pdf, large_pdf, sentence_of_page
+from tests.support.documents import LOCKED_TRAILER, bushy_pdf, large_pdf, looping_pdf, sentence_of_page
 from tests.support.reading import refusal
 
 refused = partial(refusal, read_pdf)

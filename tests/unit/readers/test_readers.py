@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -78,13 +78,14 @@ SOUND = {
     "eml": b"From: ada@example.org\nSubject: Stones\n\nfeldspar",
     **dict.fromkeys(GRAMMARS, b"class Stone {\n  void feldspar() {}\n}\nfunction weigh() {}\n"),
 }
-_CONTEXT_OF = {name: {"context": Context(name, DEFAULT_LIMITS)} for name in GRAMMARS}
 OFFICE = ("docx", "pptx", "xlsx")
 
 
 def reader_of(name: str) -> Read:
-    reader: Read = getattr(import_module(READERS[name].module), READERS[name].function)
-    return partial(reader, **_CONTEXT_OF.get(name, {}))
+    reader = READERS[name]
+    read: Callable[..., Extraction] = getattr(import_module(reader.module), reader.function)
+    context = [Context(name, DEFAULT_LIMITS)] * reader.takes_context
+    return lambda data: read(data, *context)
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -8,10 +8,12 @@ import pytest
 
 from kb_readers.failures import ExtractionFailed
 from kb_readers.notebook import read_notebook
-from kb_readers.outlines import read_asciidoc, read_latex, read_org
+from kb_readers.outlines import read_outline
 from kb_readers.subtitles import read_subtitles
 from kb_readers.xml_text import read_xml
-from tests.support.reading import Read, only_text, refusal
+from tests.support.reading import Read, only_text, reader_of, refusal
+
+read_asciidoc, read_org, read_latex = (reader_of(read_outline, name) for name in ("adoc", "org", "tex"))
 
 
 @pytest.mark.parametrize(

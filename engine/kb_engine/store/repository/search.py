@@ -10,8 +10,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Selection
-from kb_engine.index.score import COVERED, COVERING, Ranked, above_floor, rank
-from kb_engine.index.words import Analyser
+from kb_engine.index.score import above_floor, rank
 from kb_engine.store.clock import stamp
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository.reach import Condition, of_document, starts_with
@@ -100,9 +99,7 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     Candidates without an existing chunk are left out: a separate index may lag behind.
     """
     ranked = rank(candidates, query)
-    above, span = above_floor(query, candidates, ranked[0].score) if ranked else (-1.0, 0.0)
-    if above < 0 <= above + span:
-        above += span * await _covered(read, query, ranked[:COVERING])
+    above = above_floor(query, candidates, ranked)
     ranked = ranked[: query.top]
     known = await at(read, [each.chunk_id for each in ranked])
     results = []
@@ -116,27 +113,8 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     if query.arrange is not None:
         results = await read.computed(query.arrange, results)
     lost = len(await there(read, candidates.lost, query.selection)) if candidates.lost else 0
-    return Found(results, candidates.total, above < 0, candidates.exact, candidates.total_exact, lost)
-
-
-async def _covered(read: Read, query: Query, best: Sequence[Ranked]) -> float:
-    """Return the greatest share of the query's words in one of these passages; `COVERED` without words."""
-    within, reached = read.within("d.id")
-    rows = await read.rows(
-        "SELECT d.title, c.heading, c.text, d.language "  # noqa: S608
-        f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}{within}",
-        (read.list_value([each.chunk_id for each in best]), *reached),
-    )
-
-    def greatest(rows: Sequence[Row]) -> float:
-        analyser = Analyser()
-        shares = (
-            analyser.covered(query.text, title, (heading, text), language)
-            for title, heading, text, language in rows
-        )
-        return max((share for share in shares if share is not None), default=COVERED)
-
-    return await read.computed(greatest, rows)
+    weak = above < 0 or not ranked
+    return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact, lost, above)
 
 
 async def there(read: Read, chunk_ids: Sequence[int], selection: Selection | None = None) -> list[int]:

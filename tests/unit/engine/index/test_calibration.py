@@ -14,7 +14,7 @@ from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import IndexQuery
-from kb_engine.index.score import Ranked, above_floor, rank
+from kb_engine.index.score import Ranked, above_floor, fused, is_doubtful, rank
 from kb_engine.index.words import Analyser
 
 pytestmark = pytest.mark.process
@@ -48,15 +48,18 @@ def answered(
     if others:
         batches.append(Batch(2, "Carts", ids[1:], others, vectors[1:]))
     index = EmbeddedIndex(State(model.dimensions))
-    query = IndexQuery(question, mode, model.embed_query(question), model.scoring, 10)
     state = index.stage(Changes(added=batches))
-    lookup = Lookup(state, Analyser().words_of(question), None, query)
-    found = lookup.best(query, lambda chunks: vectors[chunks - 1])
-    ranked = rank(found, query)
-    above, span = above_floor(query, found, ranked[0].score) if ranked else (-1.0, 0.0)
-    share = Analyser().covered(question, passage.title, (passage.heading, passage.text), None)
-    assert share is not None
-    above += span * share
+
+    def found(mode: m.Mode) -> tuple[list[Ranked], float]:
+        query = IndexQuery(question, mode, model.embed_query(question), model.scoring, 10)
+        lookup = Lookup(state, Analyser().words_of(question), None, query)
+        candidates = lookup.best(query, lambda chunks: vectors[chunks - 1])
+        ranked = rank(candidates, query)
+        return ranked, above_floor(query, candidates, ranked)
+
+    ranked, above = found(mode)
+    if mode == "vector" and is_doubtful(model.scoring, above):
+        above = fused(model.scoring.weight, above, found("fts")[1])
     return ranked, above < 0
 
 

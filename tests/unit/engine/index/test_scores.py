@@ -157,7 +157,7 @@ async def test_the_floor_of_a_good_answer_rises_with_the_passages_that_may_answe
 
 
 async def test_near_the_floor_of_vectors_the_words_of_the_query_decide(base: Base) -> None:
-    """A word stands in one of the three best passages, which need not be the nearest."""
+    """They may stand in any passage that may answer, which need not be the nearest."""
     await base.note("granite harbour", vectors=[between(0, 1, 0.3)])
     for _ in range(2):
         assert not (await base.find("harbour", "vector", vector=axis(0), top=3)).weak

@@ -1,0 +1,219 @@
+"""Two sources: the files of an S3 bucket (s3fs, extra `s3`) and of a WebDAV folder (webdav4, extra `webdav`).
+
+Credentials come from a file alone: neither the environment nor the machine's metadata service is used. The
+address rules of `kb add URL` apply to the endpoint of S3, and to each connection of WebDAV, which goes to the
+checked address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path, PurePosixPath
+from time import monotonic
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from kb_cli.output import CliError, Exit
+from kb_cli.sync.source import Entry, Remote, Unavailable
+from kb_cli.web import (
+    MOST_BYTES,
+    MOST_SECONDS,
+    Address,
+    Fetched,
+    NotFetched,
+    allowed_addresses,
+    is_of_the_internet,
+)
+from kb_config.installing import install_command
+
+MOST_FOLDERS = 100_000
+"""Maximum number of folders of a WebDAV listing."""
+
+_BLOCK = 8 << 20
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+
+
+class Bucket(Remote):
+    """The files under `s3://bucket/prefix`. Raises `CliError` if the extra is not installed."""
+
+    def __init__(self, place: str, state: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
+        super().__init__(place, f"{place}/", state)
+        self._is_allowed = (lambda _: True) if private else is_of_the_internet
+        self._root = place.removeprefix("s3://")
+        self._endpoint = credentials.get("endpoint_url", "")
+        self._files = _s3(credentials)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield all files."""
+        try:
+            if self._endpoint:
+                parts = urlsplit(self._endpoint)
+                allowed_addresses(parts.hostname or "", parts.port or 443, self._is_allowed)
+            found = self._files.find(self._root, detail=True)
+        except Exception as error:
+            raise _unavailable(error) from error
+        for name, row in found.items():
+            if not name.endswith("/"):  # an empty object that stands for a folder
+                yield Entry(
+                    self.prefix + name.removeprefix(f"{self._root}/"), row["size"], row.get("ETag", "")
+                )
+
+    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> Fetched:  # noqa: ARG002
+        """Return a file."""
+        try:
+            with self._files.open(source, "rb", cache_type="none") as content:
+                return _saved(iter(partial(content.read, _BLOCK), b""), source, folder)
+        except Exception as error:
+            raise _unavailable(error) from error
+
+
+class SharedFolder(Remote):
+    """The files under `webdav://host/folder` or `webdavs://host/folder`. Raises `CliError`, as `Bucket`."""
+
+    def __init__(self, place: str, state: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
+        super().__init__(place, f"{place}/", state)
+        parts = urlsplit(place)
+        self._url = parts._replace(scheme="https" if parts.scheme == "webdavs" else "http").geturl()
+        user = credentials.get("user")
+        self._http, self._files = _webdav(
+            self._url,
+            auth=(user, credentials.get("password", "")) if user else None,
+            transport=_Pinned((lambda _: True) if private else is_of_the_internet),
+            timeout=_TIMEOUT,
+            trust_env=False,
+            headers={"Accept-Encoding": "identity"},
+        )
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield the files of all folders. A folder that fails ends the listing."""
+        folders = [""]
+        for folder in folders:
+            try:
+                rows = self._files.ls(quote(folder), detail=True, allow_listing_resource=False)
+            except Exception as error:
+                raise _unavailable(error) from error
+            for row in rows:
+                name = row["name"]
+                if row["type"] != "directory":
+                    mark = row["etag"] or str(row["modified"] or "")
+                    yield Entry(self.prefix + name, row["content_length"] or 0, mark)
+                elif name.startswith(f"{folder}/" if folder else "") and name != folder:
+                    folders.append(name)
+            if len(folders) > MOST_FOLDERS:
+                raise Unavailable(f"it has more than {MOST_FOLDERS:,} folders")
+
+    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> Fetched:  # noqa: ARG002
+        """Return a file."""
+        try:
+            with self._http.stream(
+                "GET", f"{self._url}/{quote(source.removeprefix(self.prefix))}"
+            ) as response:
+                response.raise_for_status()
+                return _saved(response.iter_bytes(), source, folder)
+        except Exception as error:
+            raise _unavailable(error) from error
+
+
+def _saved(blocks: Iterator[bytes], source: str, folder: Path) -> Fetched:
+    path = folder / PurePosixPath(source).name
+    size = 0
+    with path.open("wb") as file:
+        for block in blocks:
+            size += len(block)
+            if size > MOST_BYTES:
+                raise Unavailable(f"it has more than {MOST_BYTES >> 20} MiB")
+            file.write(block)
+    return Fetched(path, {})
+
+
+def storage(place: str, state: Path, *, private: bool, credentials: Mapping[str, str]) -> Remote:
+    """Return the source of an address.
+
+    Raises:
+        CliError: it is invalid, or its extra is not installed.
+    """
+    place = place.rstrip("/")
+    parts = urlsplit(place)
+    if not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise CliError(Exit.USAGE, f"{place}: an address is s3://BUCKET/PREFIX or webdavs://HOST/FOLDER")
+    kind, extra = (Bucket, "s3") if parts.scheme == "s3" else (SharedFolder, "webdav")
+    try:
+        return kind(place, state, private=private, credentials=credentials)
+    except ModuleNotFoundError as error:
+        command = install_command(extra)
+        raise CliError(Exit.FAILED, f"{place} needs packages; install them with: {command}") from error
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    """Return the failure of a library, whose exceptions have no common class."""
+    if isinstance(error, Unavailable):
+        return error
+    return Unavailable(" ".join(str(error).split())[:500] or type(error).__name__)
+
+
+def _s3(credentials: Mapping[str, str]) -> Any:
+    import s3fs
+
+    region = {"region_name": credentials["region"]} if "region" in credentials else {}
+    return s3fs.S3FileSystem(
+        anon="key" not in credentials,
+        key=credentials.get("key"),
+        secret=credentials.get("secret"),
+        token=credentials.get("token"),
+        endpoint_url=credentials.get("endpoint_url"),
+        client_kwargs=region,
+        use_listings_cache=False,
+        skip_instance_cache=True,
+    )
+
+
+def _webdav(url: str, **options: Any) -> tuple[httpx.Client, Any]:
+    from webdav4.client import Client
+    from webdav4.http import Client as Http
+
+    http = Http(**options)
+    return http, Client(url, http_client=http, retry=False)
+
+
+class _Pinned(httpx.HTTPTransport):
+    """Connects to a checked address of each host, also after a redirect."""
+
+    def __init__(self, is_allowed: Callable[[Address], bool]) -> None:
+        super().__init__(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        self._is_allowed = is_allowed
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request. Raises `NotFetched` if the address is not allowed."""
+        url = request.url
+        port = url.port or (443 if url.scheme == "https" else 80)
+        found = allowed_addresses(url.host, port, self._is_allowed)
+        request.extensions["sni_hostname"] = url.raw_host.decode("ascii")
+        request.url = url.copy_with(host=str(found[0]))  # the header Host stays
+        try:
+            response = super().handle_request(request)
+        finally:
+            request.url = url
+        if "Content-Encoding" in response.headers:
+            response.close()
+            raise NotFetched(f"{url.host} sends a compressed response, which was not requested")
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _Bounded(response.stream)
+        return response
+
+
+class _Bounded(httpx.SyncByteStream):
+    """A response within the limits on size and time."""
+
+    def __init__(self, stream: httpx.SyncByteStream) -> None:
+        self._stream, self.close = stream, stream.close  # type: ignore[method-assign]
+
+    def __iter__(self) -> Iterator[bytes]:
+        size, ends = 0, monotonic() + MOST_SECONDS
+        for block in self._stream:
+            size += len(block)
+            if size > MOST_BYTES or monotonic() > ends:
+                raise NotFetched(f"it has more than {MOST_BYTES >> 20} MiB or takes {MOST_SECONDS:g} seconds")
+            yield block

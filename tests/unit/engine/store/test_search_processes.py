@@ -97,10 +97,14 @@ async def test_a_search_process_answers_like_the_engine(base: Base, handed: Hand
 
     here = await answers()
     assert not handed
-    await shared(base)
-    handed.clear()
-    assert await answers() == here
-    assert len(handed) == len(questions)
+
+    async def are_handed() -> bool:
+        await shared(base)
+        handed.clear()
+        assert await answers() == here
+        return len(handed) >= len(questions)  # fewer if the index was merged meanwhile
+
+    await eventually_async(are_handed)
 
 
 @pytest.mark.parametrize("cores", [0, 4])
@@ -114,8 +118,14 @@ async def test_searches_of_a_large_index_are_handed_over_if_cores_are_spare(
     handed.clear()
     await ask(base)
     assert not handed
-    await asyncio.gather(*(ask(base) for _ in range(sqlite_store.SEARCHES + cores)))
-    assert len(handed) == cores
+
+    async def are_handed() -> bool:
+        handed.clear()
+        await asyncio.gather(*(ask(base) for _ in range(sqlite_store.SEARCHES + cores)))
+        assert len(handed) <= cores
+        return len(handed) == cores
+
+    await eventually_async(are_handed)
 
 
 async def test_a_search_sees_every_change_that_was_acknowledged_before(base: Base, handed: Handed) -> None:
@@ -162,10 +172,14 @@ async def test_searches_of_a_killed_or_silent_process_are_answered(
         if number == signal.SIGSTOP:
             patch.setattr(search_processes, "_SILENT_SECONDS", SILENCE)
         assert [await base.find("apple", top=100) for _ in range(4)] == [expected] * 4
-    await shared(base)
     handed.clear()
-    assert await base.find("apple", top=100) == expected
-    assert handed
+
+    async def is_handed() -> bool:
+        await shared(base)
+        assert await base.find("apple", top=100) == expected
+        return bool(handed)
+
+    await eventually_async(is_handed)
     assert not {each.pid for each in before} & {each.pid for each in processes()}
 
 

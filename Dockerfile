@@ -22,11 +22,11 @@ RUN python requirements.py server otel >server.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r server.txt
 
 FROM builder AS engine-slim-dependencies
-RUN python requirements.py engine >engine.txt \
+RUN python requirements.py engine otel >engine.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r engine.txt
 
 FROM engine-slim-dependencies AS engine-dependencies
-RUN python requirements.py engine ocr postgres qdrant >engine.txt \
+RUN python requirements.py engine otel ocr postgres qdrant >engine.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r engine.txt
 
 FROM builder AS simulator-dependencies

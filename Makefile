@@ -90,23 +90,24 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # What extras ask for, each package in the version and with a hash of requirements.lock, and kb itself from here.
+# For `make run` pip compiles nothing: Python compiles what is imported, a fifth of the modules, at the first start.
 REQUIREMENTS = $(BIN)/python deploy/image/requirements.py
 PIP_INSTALL  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 define install
 @$(REQUIREMENTS) $(1) >$(VENV)/wanted.txt
-@$(PIP_INSTALL) --requirement $(VENV)/wanted.txt
+@$(PIP_INSTALL) $(2) --requirement $(VENV)/wanted.txt
 @$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 endef
 
 $(VENV)/.pip: requirements.lock | $(VENV)/bin/python
 	@$(REQUIREMENTS) --pip >$(VENV)/pip.txt
-	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pip.txt
-	@$(PIP_INSTALL) --require-hashes --constraint requirements.lock hatchling
+	@$(PIP_INSTALL) --require-hashes --no-compile --requirement $(VENV)/pip.txt
+	@$(PIP_INSTALL) --require-hashes --no-compile --constraint requirements.lock hatchling
 	@touch $@
 
 $(VENV)/.run: pyproject.toml $(VENV)/.pip
 	@echo "installing kb (a minute the first time)"
-	$(call install,server engine verify)
+	$(call install,server engine,--no-compile)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.pip

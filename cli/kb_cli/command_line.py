@@ -112,6 +112,7 @@ _CORE = (
         EMBEDDER,
         arg("--linger", type=number(float, 0, 1e9), metavar="SECONDS",
              help="stop this time after the last `kb stdio` of the data folder (default: never)"),
+        arg("--originals-bytes", help=argparse.SUPPRESS),
         _LEVEL,
         _SUPERVISED,
     ), ("engine",)),
@@ -172,9 +173,9 @@ _CORE = (
         arg("--source-path", metavar="PATH", help="list only the documents from this source"),
         arg("--no-text", action="store_true", help="omit the text"),
         arg("--original", metavar="FILE", help="save the original file, if the engine keeps it"),
-        arg("--offset", type=COUNT, default=0, metavar="N", help="number of chunks or documents to skip"),
+        arg("--offset", type=COUNT, default=0, metavar="N", help="number of passages or documents to skip"),
         arg("--limit", type=LIMIT, metavar="N",
-             help="maximum number of chunks (default 200) or documents (default 1000)"),
+             help="maximum number of passages (default 200) or documents (default 1000)"),
     )),
     Command("collections", "find", "kb_cli.state:collections", "list, show or describe collections", (
         *ENGINE,
@@ -296,7 +297,7 @@ _CORE = (
         *ENGINE,
         arg("document", nargs="?", metavar="ID", help="number or uid of the document"),
         arg("changes", nargs=argparse.REMAINDER, metavar="+TAG|-TAG",
-             help="+TAG adds a tag, -TAG removes it; options come before ID"),
+             help="+TAG adds a tag, -TAG removes it; options come before ID, and -- before --TAG"),
     )),
     Command("keys", "run", "kb_cli.keys:run", "create, list, revoke and rotate keys", (
         *SETTINGS, JSON, HOME,

@@ -268,7 +268,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
             ("file", document.filename),
             ("bytes", document.size_bytes),
             ("pages", document.pages),
-            ("chunks", document.chunk_count),
+            ("passages", document.chunk_count),
             ("version", document.version),
             ("created", out.when(document.created_at)),
             ("updated", out.when(document.updated_at)),
@@ -279,7 +279,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
         out.text("\n" + with_header(chunk))
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
-        out.note(f"{end} of {counted(document.chunk_count, 'chunk')}; continue with --offset {end}")
+        out.note(f"{end} of {counted(document.chunk_count, 'passage')}; continue with --offset {end}")
 
 
 def _is_in_trash(client: EngineClient, key: str) -> bool:
@@ -304,7 +304,7 @@ def _show_list(found: m.DocumentList, out: Output) -> None:
         ]
         for one in found.documents
     ]
-    out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
+    out.table(["id", "title", "type", "collection", "tags", "passages", "updated"], rows)
     end = found.offset + len(rows)
     if rows and end < found.total:
         out.note(f"{end} of {counted(found.total, 'document')}, newest first; continue with --offset {end}")
@@ -337,7 +337,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         bytes=sum(one.bytes for one in removed),
     )
     if not out.answered(total):
-        held = f"{counted(total.documents, 'document')} with {counted(total.chunks, 'chunk')}"
+        held = f"{counted(total.documents, 'document')} with {counted(total.chunks, 'passage')}"
         out.text(f"Removed {held}.")
         if total.documents and not options.purge:
             others = f"; likewise {', '.join(keys[1:])}" if keys[1:] else ""
@@ -384,7 +384,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
 
 def _confirmed(client: EngineClient, key: str) -> bool:
     document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
-    held = counted(document.chunk_count, "chunk")
+    held = counted(document.chunk_count, "passage")
     return confirmed(f"Remove document {document.id}, {document.title!r}, {held}?")
 
 
@@ -394,18 +394,24 @@ def tag(options: argparse.Namespace, out: Output) -> None:
         raise CliError(
             Exit.USAGE, "name a document: kb tag ID +TAG -TAG; kb get --tags TAG lists the documents of a tag"
         )
-    for change in options.changes:
-        if change[:1] not in ("+", "-") or change.startswith("--"):
-            order = "kb tag takes its options, one document, and then +TAG or -TAG"
+    changes = options.changes[options.changes[:1] == ["--"] :]
+    order = "kb tag takes its options, one document, and then +TAG or -TAG"
+    for change in changes:
+        if change[:1] not in ("+", "-"):
             raise CliError(Exit.USAGE, f"{change!r}: {order}")
     try:
-        added = validate_tags([change[1:] for change in options.changes if change[0] == "+"])
-        removed = validate_tags([change[1:] for change in options.changes if change[0] == "-"])
+        added = validate_tags([change[1:] for change in changes if change[0] == "+"])
+        removed = validate_tags([change[1:] for change in changes if change[0] == "-"])
     except ToolError as error:
         raise CliError(Exit.USAGE, error.message) from error
+    if both := [each for each in added if each in removed]:
+        raise CliError(Exit.USAGE, f"{both[0]!r} is both added and removed; give one of the two")
     path = {"document_id": options.document}
     with engine(options) as client:
         document: m.Document = client.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
+        for each in removed:
+            if each[0] == "-" and each not in document.tags:  # an option in the wrong place
+                raise CliError(Exit.USAGE, f"'-{each}': {order}")
         for each in removed:
             if each in document.tags:
                 document = client.call(REMOVE_TAG, path={**path, "tag": each})

@@ -97,7 +97,7 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
 
     def progress(done: int, total: int) -> None:
         if out.is_terminal:
-            out.stderr.write(f"\r{done} of {total} chunks" + ("\n" if done >= total else ""))
+            out.stderr.write(f"\r{done} of {total} passages" + ("\n" if done >= total else ""))
             out.stderr.flush()
 
     embedder = offline_embedder(settings)
@@ -117,4 +117,4 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.FAILED, str(error)) from error
     base = str(settings.address or settings.database)
     if not out.answered({"chunks": count, "embedder": identity.name, "base": base}):
-        out.text(f"{counted(count, 'chunk')} embedded with {identity.name}", style="green")
+        out.text(f"{counted(count, 'passage')} embedded with {identity.name}", style="green")

@@ -91,8 +91,9 @@ def jobs(options: argparse.Namespace, out: Output) -> None:
         step = f"{job.step} {job.progress:.0%}" if job.status == "running" else job.step
         if job.error is not None:
             step = f"{job.error.code}: {job.error.message}"
-        rows.append([job.id, job.status, step, job.title, job.document_id, out.when(job.created_at)])
-    out.table(["job", "status", "step", "title", "document", "created"], rows)
+        when = out.when(job.created_at)
+        rows.append([job.id, job.filename, job.status, step, job.title, job.document_id, when])
+    out.table(["job", "file", "status", "step", "title", "document", "created"], rows)
     if isinstance(answer, m.JobList) and answer.total > len(found):
         out.note(f"{len(found)} of {counted(answer.total, 'job')}; --limit shows more")
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from kb_cli.config import config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.rendezvous import Rendezvous
@@ -42,6 +44,8 @@ _WELL_SECONDS = 60.0
 """Uptime after which the restart delay is reset to its minimum, in seconds. The delay doubles up to its
 maximum.
 """
+_ORIGINALS_BYTES = 5 << 30
+"""Maximum size of the original files that a new base keeps, in bytes."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - the address to connect to for a listener on all addresses
 
 
@@ -60,10 +64,16 @@ def run(options: argparse.Namespace, out: Output) -> int:
     running = Rendezvous(engine.folder).join()
     if running is None:
         _check_free(engine.host, engine.port, "KB_ENGINE_PORT", advice)
+    is_new = running is None and not engine.address and not engine.database.exists()
+    bounding = ("KB_KEEP_ORIGINALS", "KB_ORIGINALS_BYTES")
+    originals = 0
+    if is_new and not any(is_set(EngineSettings, each, options) for each in bounding):
+        originals = _ORIGINALS_BYTES
     if options.single:
-        return _run_single(options, server, engine, out, running)
+        engine = replace(engine, originals_bytes=originals or engine.originals_bytes)
+        return _run_single(options, server, engine, out, running, originals)
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
-    return asyncio.run(Up(options, server, out, running, has_ragler=has_ragler).run())
+    return asyncio.run(Up(options, server, out, running, has_ragler=has_ragler, originals=originals).run())
 
 
 def _run_single(
@@ -72,6 +82,7 @@ def _run_single(
     settings: EngineSettings,
     out: Output,
     running: str | None,
+    originals: int,
 ) -> int:
     if running is not None:
         there = f"the engine of this data folder is already running at {running}"
@@ -91,7 +102,7 @@ def _run_single(
             yield _reachable(listening), app[CALLS]
 
     def ready(url: str) -> None:
-        _print_addresses(out, options, server, url, listening)
+        _print_addresses(out, options, server, url, listening, originals)
 
     try:
         return start(server, on_ready=ready, engine=EngineHere(engine_here(), settings.secrets))
@@ -111,9 +122,13 @@ def _print_addresses(
     settings: ServerSettings,
     url: str,
     listening: str,
+    originals: int,
     further: str = "",
 ) -> None:
-    """Print the URLs of the server (`url`) and the engine (`listening`), and how to configure clients."""
+    """Print the URLs of the server (`url`) and the engine (`listening`), and how to configure clients.
+
+    A new base keeps `originals` bytes of files; 0: not new, or by the settings.
+    """
     header, advice = "", ""
     if settings.api_key:
         header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"'
@@ -123,11 +138,16 @@ def _print_addresses(
     out.text("kb is up; Ctrl-C stops it.", style="bold green")
     part = site_part(settings)
     pages = f"  {part.name:13}{url}/\n" if part else ""
+    kept = ""
+    if originals:
+        kept = f"  files        are kept up to {originals >> 30} GiB, the oldest dropped first; not with "
+        kept += "KB_KEEP_ORIGINALS=false\n"
     out.text(
         f"  endpoint     {url}/mcp\n"
         f"{pages}"
         f"  engine       {listening}{further}\n"
-        f"  data folder  {settings.home}\n\n"
+        f"  data folder  {settings.home}\n"
+        f"{kept}\n"
         "To connect Claude Code:\n"
         f"  claude mcp add --transport http kb {url}/mcp{header}{advice}"
     )
@@ -190,7 +210,7 @@ class Up:
     """The two children and their supervision.
 
     `running` is the URL of an engine that already serves this data folder; None: one is started.
-    `has_ragler`: `RAGLER_API_URL` names a backend.
+    `has_ragler`: `RAGLER_API_URL` names a backend. A new base keeps `originals` bytes of files.
     """
 
     def __init__(
@@ -201,11 +221,13 @@ class Up:
         running: str | None,
         *,
         has_ragler: bool,
+        originals: int,
     ) -> None:
         self._options = options
         self._has_ragler = has_ragler
         self._running = running
         self._settings = settings
+        self._originals = originals
         self._out = out
         self._parts: list[Part] = []
 
@@ -273,7 +295,10 @@ class Up:
         options = self._options
         listening = self._running
         if listening is None:
-            engine = Part("engine", "engine", {"home": options.home, "port": options.engine_port})
+            flags = {"home": options.home, "port": options.engine_port}
+            if self._originals:
+                flags["originals_bytes"] = str(self._originals)
+            engine = Part("engine", "engine", flags)
             listening = await self._url_of(engine)
             if listening is None:
                 return engine.child
@@ -291,7 +316,7 @@ class Up:
         if url is None:
             return server.child
         shared = "" if self._running is None else "  (already running; kb up does not stop it)"
-        _print_addresses(self._out, options, self._settings, url, listening, shared)
+        _print_addresses(self._out, options, self._settings, url, listening, self._originals, shared)
         return None
 
     async def _url_of(self, part: Part) -> str | None:

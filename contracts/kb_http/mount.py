@@ -166,6 +166,8 @@ class Durations(Protocol):
 
 
 Answering = Callable[[Sent], Awaitable[web.Response]]
+Traced = Callable[[AnyOperation, Answering, Sent], Awaitable[web.Response]]
+"""Answers a request of an operation within a span."""
 _Proceed = Callable[[Sent], Awaitable[msgspec.Struct]]
 _Step = Callable[..., Awaitable[Any]]
 
@@ -199,6 +201,7 @@ def build_application(
     audit: Audit | None = None,
     published: Reach | None = None,
     durations: Durations | None = None,
+    traced: Traced | None = None,
 ) -> web.Application:
     """Return an application that serves `operations`, each by the handler with its id.
 
@@ -207,7 +210,8 @@ def build_application(
     it is needed to refuse foreign web pages if callers need no token. With `keys`, no two requests of one
     idempotency key run at once. With `rates`, calls are counted. `published` is the access scope of the role
     `service`, or None if it is unlimited. `audit` is called for each request that needs a key, even if it has
-    no key. `durations` gets the time of each request, by operation and status. The simulator passes only
+    no key. `durations` gets the time of each request, by operation and status. `traced` makes the span
+    of each request that needs a key. The simulator passes only
     `published` and implements the rest itself, for each of its namespaces.
 
     Raises:
@@ -225,7 +229,8 @@ def build_application(
         middlewares.insert(0, _timed(durations))
     app = web.Application(middlewares=middlewares, client_max_size=JSON_BODY_BYTES)
     answering = {
-        each.id: _answering(each, handlers[each.id], keys, rates, audit, published) for each in operations
+        each.id: _answering(each, handlers[each.id], keys, rates, audit, published, traced)
+        for each in operations
     }
     for operation in operations:
         handler = _adapt(operation, answering[operation.id])
@@ -266,6 +271,7 @@ def _answering(
     rates: RateWindows | None,
     audit: Audit | None,
     published: Reach | None,
+    traced: Traced | None,
 ) -> Answering:
     """Return the steps of a request before its handler, composed in the order in which it meets them.
 
@@ -273,6 +279,8 @@ def _answering(
     """
     steps: list[_Step] = [partial(_encoded, operation)]
     if not operation.public:
+        if traced is not None:
+            steps.insert(0, partial(traced, operation))
         if audit is not None:
             steps.append(partial(_audited, operation, audit))
         steps.append(partial(_admitted, operation, published))

@@ -15,6 +15,7 @@ from typing import Any
 
 from kb_config.logs import configure_logging
 from kb_config.settings import SettingsError
+from kb_config.tracing import exporting
 from kb_engine.serving import serve
 from kb_engine.settings import EngineSettings
 from kb_engine.start_errors import StartError
@@ -52,7 +53,8 @@ def start(
         logger.info("ready", extra={"url": url})
         on_ready(url)
 
-    run(serve(settings, on_ready=ready, linger=linger))
+    with exporting(os.environ, "kb-engine"):
+        run(serve(settings, on_ready=ready, linger=linger))
 
 
 def _refuse(status: int, error: Exception) -> int:

@@ -12,6 +12,7 @@ import logging
 
 from aiohttp import web
 
+from kb_config import tracing
 from kb_contracts.access.keys import KeyRing
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.api.auditing import audit_into
@@ -22,6 +23,7 @@ from kb_engine.api.versions import VersionsApi
 from kb_engine.composition import assemble, audit_log_of, embedder_of, keys_of
 from kb_engine.ingest.workers import StoreEventHandler
 from kb_engine.settings import EngineSettings
+from kb_engine.spans import traced
 from kb_engine.store.repository import jobs
 from kb_http.direct import DirectCalls
 from kb_http.documents import add_documents
@@ -76,6 +78,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         audit=None if audit is None else audit_into(audit),
         published=settings.published,
         durations=None if metrics is None else metrics.durations,
+        traced=None if tracing.ACTIVE is None else traced,
     )
     add_documents(app)
     app[ENGINE] = engine
@@ -91,6 +94,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
         engine.failed_jobs.start()
         engine.scan.start()
+        engine.questions.start()
         engine.workers.start()
         engine.encoder.begin_loading()
         engine.phase = Phase.READY
@@ -105,6 +109,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         await engine.scan.stop()
         await engine.failed_jobs.stop()
         await engine.workers.stop()
+        await engine.questions.stop()
         await engine.encoder.close()
         if engine.reranker is not None:
             await engine.reranker.close()

@@ -29,6 +29,8 @@ from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
 from kb_engine.parts import index_parts, reranker_part, store_part
+from kb_engine.pictures import Pictures
+from kb_engine.questions import Questions
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.start_errors import (
@@ -81,6 +83,7 @@ async def open_store(
         versions=settings.keep_versions,
         version_days=settings.keep_versions_days,
         originals=settings.keep_originals,
+        originals_bytes=settings.originals_bytes,
     )
     if (address := settings.address) is None:
         store = await open_sqlite(
@@ -163,6 +166,7 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         return time.monotonic() - engine.searched_at >= _IDLE_SECONDS and not workers.is_busy
 
     scan = Scan(store, encoder, pipeline, settings.scan_position, Pace(settings.scan_days, is_idle))
+    questions = Questions(store, keeps_texts=settings.keep_questions)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     reranker = await asyncio.to_thread(reranker_from, settings)
     engine = Engine(
@@ -175,6 +179,8 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         waiters=waiters,
         failed_jobs=failed_jobs,
         scan=scan,
+        pictures=Pictures(store, limits, memory),
+        questions=questions,
         reranker=reranker,
         started_at=started_at,
     )

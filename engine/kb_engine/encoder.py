@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kb_config import tracing
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
@@ -141,22 +142,25 @@ class Encoder:
             EmbedderOutage: the embedder is unavailable.
             EngineError: `embedder_unavailable`, it refuses this text but accepts other texts.
         """
-        await self.load()
-        if len(text) <= self.embedder.quick_chars:
-            return await self._run(_here, self.embedder.embed_query, text)
-        if (kept := self._kept.pop(text, None)) is None:
-            kept = await self._run(self._queries.submit, self.embedder.embed_query, text)
-            kept.flags.writeable = False
-        if len(text) <= _KEPT_CHARS:
-            self._kept[text] = kept
-            if len(self._kept) > _KEPT_QUERIES:
-                self._kept.popitem(last=False)
-        return kept
+        with tracing.step("embed query"):
+            await self.load()
+            if len(text) <= self.embedder.quick_chars:
+                return await self._run(_here, self.embedder.embed_query, text)
+            if (kept := self._kept.pop(text, None)) is None:
+                kept = await self._run(self._queries.submit, self.embedder.embed_query, text)
+                kept.flags.writeable = False
+            if len(text) <= _KEPT_CHARS:
+                self._kept[text] = kept
+                if len(self._kept) > _KEPT_QUERIES:
+                    self._kept.popitem(last=False)
+            return kept
 
     async def passages(self, texts: Sequence[str], owner: Owner) -> Vectors:
         """Return the vectors of passages, shape (n, dimensions), as one slice. Raises as `query`."""
-        await self.load()
-        return await self._run(partial(self._pool(owner).submit, owner.caller), self.embedder.embed, texts)
+        with tracing.step("embed passages"):
+            await self.load()
+            submit = partial(self._pool(owner).submit, owner.caller)
+            return await self._run(submit, self.embedder.embed, texts)
 
     async def with_tokenizer(self, work: Callable[[Callable[[str], int]], T]) -> T:
         """Call `work` with the token counter, at the priority of queries. Raises as `query`."""

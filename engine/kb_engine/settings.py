@@ -16,7 +16,6 @@ from kb_config.shared import (
     HEADER_TIMEOUT,
     EnableMetrics,
     EngineKey,
-    KeepOriginals,
     Keys,
     LogLevel,
     PublishedCollections,
@@ -146,7 +145,22 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0),
     ] = 7 * 86_400.0
-    keep_originals: KeepOriginals = False
+    keep_originals: Annotated[
+        bool | None,
+        Setting(
+            "KB_KEEP_ORIGINALS",
+            "keep original files, identical ones once; none: as the base was created (SQLite), or false",
+        ),
+    ] = None
+    originals_bytes: Annotated[
+        int,
+        Setting(
+            "KB_ORIGINALS_BYTES",
+            "maximum size of kept original files, in bytes; the oldest are dropped first; 0: no maximum. A "
+            "new SQLite base keeps files within it",
+        ),
+        msgspec.Meta(ge=0),
+    ] = 0
     keep_versions: Annotated[
         int,
         Setting(
@@ -160,6 +174,10 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting("KB_KEEP_VERSIONS_DAYS", "retention time of earlier versions and removed documents, in days"),
         msgspec.Meta(gt=0, le=36_500),
     ] = KEPT_DAYS
+    keep_questions: Annotated[
+        bool,
+        Setting("KB_KEEP_QUESTIONS", "keep the texts of the last 100 questions that found nothing"),
+    ] = False
     scan_days: Annotated[
         float,
         Setting(
@@ -195,7 +213,8 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         if self.index not in indexes:
             raise SettingsError(
                 f"VECTOR_DB_TYPE={self.index!r} is not an index of this engine; it takes "
-                f"{', '.join(indexes)}, or nothing for the index in the base"
+                f"{', '.join(indexes)}, or nothing for the index in the base. docs/adding/search-index.md "
+                "says how to add one"
             )
         self.of(indexes[self.index].settings).check()
 

@@ -10,7 +10,7 @@ meanwhile gets the number being served, so it waits for one piece of the first c
 durable queue stores the number with the job (`turn`); the embedding threads keep theirs in memory (`Turns`).
 
     lane     contents                                                        workers (`lane_slots`)
-    short    notes and updates of at most `SHORT_BYTES`                        3
+    short    notes and updates of at most `SHORT_BYTES`                        8
     long     longer notes, and files                                         embedding threads + 2
     scan     PDFs with many pages that need OCR                              2
 
@@ -34,10 +34,13 @@ LANES: tuple[Lane, ...] = get_args(Lane)
 SHORT_BYTES = 8 * 1024
 """Maximum size of a short text in bytes of UTF-8: about ten passages."""
 
+_SHORT_SLOTS = 8
+"""More than there are threads, so that notes that wait are taken and committed together."""
+
 
 def lane_slots(threads: int) -> dict[Lane, int]:
     """Return the number of workers of each lane; `threads` is the number of embedding threads."""
-    return {"short": 3, "long": threads + 2, "scan": 2}
+    return {"short": _SHORT_SLOTS, "long": threads + 2, "scan": 2}
 
 
 def lane_of(kind: Literal["note", "file", "update"], size_bytes: int) -> Lane:

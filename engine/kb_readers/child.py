@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -29,11 +29,14 @@ from kb_readers.model import (
     Limits,
     PageBegun,
     PagesCounted,
+    Picture,
     Progress,
     Reader,
     Report,
     Task,
 )
+
+T = TypeVar("T", Extraction, Picture)
 
 OnProgress = Callable[[Progress], Awaitable[None]]
 """Called when the pages are counted, and before each OCR page; an exception ends the reader."""
@@ -55,15 +58,19 @@ async def read_in_child(
     known: Extraction | None = None,
     *,
     memory: MemoryBudget | None = None,
-) -> Extraction:
-    """Return the text of an open file; the reader may complete the extraction `known`.
+    result: type[T] = Extraction,  # type: ignore[assignment]  # mypy: a default of a type variable
+) -> T:
+    """Return the text or a picture of an open file; the reader may complete the extraction `known`.
 
     `source` has a file descriptor. The child starts once `memory` has room for it, and is killed with its
     process group when it exceeds the time or the awaiting task is cancelled. Raises ExtractionFailed.
     """
     most_bytes = limits.memory_for(reader, os.fstat(source.fileno()).st_size)
     async with nullcontext() if memory is None else memory.reserved(most_bytes):
-        return await _read(source, fmt, reader, limits, most_bytes, on_progress, known)
+        outcome = await _read(source, fmt, reader, limits, most_bytes, on_progress, known)
+    if not isinstance(outcome, result):
+        raise crashed("it reported another kind of result")
+    return outcome
 
 
 async def _read(
@@ -74,7 +81,7 @@ async def _read(
     most_bytes: int,
     on_progress: OnProgress,
     known: Extraction | None,
-) -> Extraction:
+) -> Extraction | Picture:
     with (
         TemporaryFile() as known_file,
         TemporaryFile() as report,
@@ -188,7 +195,7 @@ def reader_environment() -> dict[str, str]:
 
 def _outcome(
     status: int, report: IO[bytes], errors: IO[bytes], reader: Reader, limits: Limits, most_bytes: int
-) -> Extraction:
+) -> Extraction | Picture:
     report.seek(0)
     try:
         outcome: Report = _REPORT.decode(report.read())

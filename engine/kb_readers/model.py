@@ -2,7 +2,7 @@
 
     parent ── Task, as JSON on the command line ──────────────────────────▶ child
            ◀─ Progress, in records of one size: the pages counted, each page of OCR begun ──
-           ◀─ Report, as MessagePack: an Extraction or a Failure ────────────
+           ◀─ Report, as MessagePack: an Extraction, a Picture or a Failure ─
 
 A `known` extraction, which the child completes, is sent in the format of a report.
 """
@@ -113,6 +113,13 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
             if size > limits.text_bytes:
                 raise too_much_text(limits.text_bytes)
         return self
+
+
+class Picture(msgspec.Struct, frozen=True, tag="picture"):
+    """A page of a file, or the picture in it, encoded here: without metadata and active content."""
+
+    content: bytes
+    media_type: Literal["image/png", "image/jpeg"] = "image/png"
 
 
 LEAST_MEMORY, OCR_MEMORY = 512 << 20, 1536 << 20
@@ -270,4 +277,4 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
         return cls(failed.code, failed.message)
 
 
-Report: TypeAlias = Extraction | Failure
+Report: TypeAlias = Extraction | Picture | Failure

@@ -21,7 +21,7 @@ from kb_readers.child import OnProgress, read_in_child
 from kb_readers.failures import ExtractionFailed, too_much_text
 from kb_readers.grammars import GRAMMARS
 from kb_readers.memory import MemoryBudget
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Progress, Reader
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Page, Picture, Progress, Reader
 from kb_readers.text import in_known_encoding, read_text
 
 _DECODED_HERE = frozenset(["md", *(each.name for each in formats.FORMATS.values() if each.is_plain)])
@@ -57,6 +57,12 @@ READERS: Mapping[str, Reader] = MappingProxyType(
 """By format name: `read_NAME` in a module NAME, unless `_OTHERS` has another; none for pictures. A module is
 imported in the child only, for the first file of its format.
 """
+DRAWN = {
+    "pdf": Reader(
+        "kb_readers.pdf_picture", "draw_pdf", takes_context=True, cpu_limit="size", aborts_without_memory=True
+    )
+}
+"""Readers that return a picture, by format name."""
 _PACKAGES = {
     "pdf": "pypdfium2",
     **dict.fromkeys(["doc", "msg", "ppt"], "olefile"),
@@ -139,3 +145,25 @@ def _detected(extraction: Extraction, detected: str) -> Extraction:
     """Return the extraction of a text whose encoding was detected."""
     remark = f"It does not declare its encoding; it was read as {detected}."
     return replace(extraction.with_remark(remark), encoding=detected)
+
+
+async def draw_file(
+    source: IO[bytes],
+    fmt: Format,
+    page: Page,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    memory: MemoryBudget | None = None,
+    drawn: Mapping[str, Reader] = DRAWN,
+) -> Picture:
+    """Return a picture of a page of an open file, made in a child; the text in `page` is marked on it.
+
+    Raises ExtractionFailed, "unsupported_format" for a format that is not in `drawn`.
+    """
+    if fmt.name not in drawn:
+        raise ExtractionFailed("unsupported_format", f"{fmt.label} files are not shown as pictures.")
+    require_reader(fmt)
+    known = Extraction([page], None, "text_extraction", fmt.mime_type)
+    return await read_in_child(
+        source, fmt, drawn[fmt.name], limits, ignore_progress, known, memory=memory, result=Picture
+    )

@@ -18,7 +18,7 @@ from importlib import import_module
 import msgspec
 
 from kb_readers.failures import ExtractionFailed, crashed, no_sandbox, too_much_memory
-from kb_readers.model import Context, Extraction, Failure, Limits, PageBegun, Progress, Report, Task
+from kb_readers.model import Context, Extraction, Failure, Limits, PageBegun, Picture, Progress, Report, Task
 from kb_readers.sandbox import enter
 
 _NICENESS = 10
@@ -62,13 +62,16 @@ def _report(task: Task) -> Report:
 
     try:
         # Imported late: the parsers take most of the start-up time.
-        read: Callable[..., Extraction] = getattr(import_module(task.reader.module), task.reader.function)
+        read: Callable[..., Extraction | Picture] = getattr(
+            import_module(task.reader.module), task.reader.function
+        )
         known = None
         if task.known_fd is not None:
             with os.fdopen(task.known_fd, "rb") as file:
                 known = msgspec.msgpack.decode(file.read(), type=Extraction)
         context = [Context(task.format, task.limits, report_progress, known)] * task.reader.takes_context
-        return read(sys.stdin.buffer.read(), *context).within(task.limits)
+        outcome = read(sys.stdin.buffer.read(), *context)
+        return outcome.within(task.limits) if isinstance(outcome, Extraction) else outcome
     except ExtractionFailed as failed:
         return Failure.of(failed)
     except MemoryError:

@@ -21,6 +21,7 @@ import msgspec
 from kb_config.logs import configure_logging
 from kb_config.parts import imported
 from kb_config.rendezvous import Rendezvous
+from kb_config.tracing import exporting
 from kb_http.certificate import Certificate, CertificateUnusable
 from kb_http.connections import connections_within_descriptors
 from kb_http.direct import DirectCalls
@@ -29,7 +30,6 @@ from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount
 from kb_server.observability.auditing import writing
 from kb_server.observability.metrics import Metrics, MmapCounters
-from kb_server.observability.tracing import exporting
 from kb_server.parts import Site, site_part
 from kb_server.processes import Worker
 from kb_server.services import Services, checked_keys, http_base, misses_public_url
@@ -102,7 +102,7 @@ def _run(
         certificate = _certificate(settings)
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
-        with exporting(os.environ), writing(settings.audit, settings.home):
+        with exporting(os.environ, "kb-server"), writing(settings.audit, settings.home):
             try:
                 run = import_module("uvloop").run  # an extra
             except ImportError:

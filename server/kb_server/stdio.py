@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from kb_config.logs import configure_logging
+from kb_config.tracing import exporting
 from kb_server.observability.auditing import writing
-from kb_server.observability.tracing import exporting
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset, checked_names
@@ -35,7 +35,7 @@ def start(settings: ServerSettings, engine_command: Sequence[str] | None = None)
     configure_logging(settings.log_level, part="server", secrets=settings.secrets)
     for warning in settings.removal_warnings():
         log.warning(warning)
-    with exporting(os.environ), writing(settings.audit, settings.home):
+    with exporting(os.environ, "kb-server"), writing(settings.audit, settings.home):
         asyncio.run(_serve(settings, names, engine_command))
 
 

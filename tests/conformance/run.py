@@ -96,7 +96,6 @@ def _start(stack: ExitStack, port: int, module: str, *arguments: str, **environm
 
 
 def scenarios(version: str) -> list[str]:
-    """Return the suite's scenarios for servers at `version`."""
     listed = node.run(node.SUITE, "list", "--server", "--spec-version", version, seconds=COMMAND_SECONDS)
     return [line.split()[1] for line in listed.stdout.splitlines() if line.startswith("  - ")]
 

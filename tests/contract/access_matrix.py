@@ -27,6 +27,7 @@ from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, Right, acce
 from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
 from kb_verify.client import Client
+from kb_verify.files import pdf
 from tests.support.engines import API_KEY, engine
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.twins import attempts
@@ -132,11 +133,13 @@ def _submit(trial: Trial, place: str) -> httpx.Response:
     return trial.caller.request(ops.CREATE_JOB, json={"text": f"new {uuid4()}", "tags": list(PLACES[place])})
 
 
-def _original(trial: Trial, place: str) -> httpx.Response:
-    file = trial.admin.file(
-        "a.txt", f"granite {uuid4()}".encode(), tags=msgspec.json.encode(PLACES[place]).decode()
-    )
-    return trial.caller.request(ops.GET_ORIGINAL, file)
+def _of_file(operation: ops.AnyOperation) -> Try:
+    def look(trial: Trial, place: str) -> httpx.Response:
+        data = pdf([f"granite of {place} " * 9])  # enough letters, so that no OCR is tried
+        tags = msgspec.json.encode(PLACES[place]).decode()
+        return trial.caller.request(operation, trial.admin.file("a.pdf", data, tags=tags))
+
+    return look
 
 
 def _cited(trial: Trial, place: str) -> bool:
@@ -177,7 +180,8 @@ TRIES: Mapping[str, Try] = {
     ops.RETRY_JOB.id: _job(ops.RETRY_JOB),
     ops.LIST_DOCUMENTS.id: _listed(ops.LIST_DOCUMENTS, "documents", "id", params={"limit": 1000}),
     ops.GET_DOCUMENT.id: _on(ops.GET_DOCUMENT),
-    ops.GET_ORIGINAL.id: _original,
+    ops.GET_ORIGINAL.id: _of_file(ops.GET_ORIGINAL),
+    ops.GET_PICTURE.id: _of_file(ops.GET_PICTURE),
     ops.DELETE_DOCUMENT.id: _on(ops.DELETE_DOCUMENT),
     ops.REMOVE_SOURCE.id: _unsourced,
     ops.LIST_VERSIONS.id: _on(ops.LIST_VERSIONS),
@@ -260,7 +264,6 @@ def _trials(url: str) -> Iterator[list[Trial]]:
 
 
 def table(found: Sequence[Sequence[str]]) -> str:
-    """Return the table as Markdown."""
     lines = [["Operation", "Right", *CALLERS], ["---"] * (2 + len(CALLERS)), *found]
     return (
         "".join(f"| {' | '.join(line)} |\n" for line in lines)

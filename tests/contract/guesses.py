@@ -72,6 +72,7 @@ class Guesses:
             Step("getDocument", place, {"params": {"text": "true"}}),
             Step("deleteDocument", place, {"params": {"purge": "true"}}),
             Step("getOriginal", place),
+            Step("getPicture", place),
             Step("listVersions", place),
             Step("getVersion", {**place, "version": 1}),
             Step("restoreVersion", {**place, "version": 1}),

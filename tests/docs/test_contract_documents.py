@@ -49,7 +49,6 @@ def members(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_committed_document_is_the_one_that_the_operations_make(part: ApiSurface) -> None:
-    """Fails after a change to an operation or model without `make contracts`."""
     assert committed(part) == as_written(part)
 
 
@@ -116,7 +115,7 @@ def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: Ap
     own = {
         "issues", "left_out", "outcome", "total_exact", "reranked", "rerank_failure", "incomplete",
         "next_cursor", "text", "similar", "original", "fidelity", "sandbox",
-        "features", "document_id", "document_uid", "open_failures",
+        "features", "document_id", "document_uid", "open_failures", "history",
     }  # fmt: skip
     assert optional == (more if part is ApiSurface.RAGLER else own)
 

@@ -17,8 +17,6 @@ from tests.support.stack import Process, wait_until_ready
 
 
 class Running:
-    """An engine."""
-
     def __init__(self, home: Path, **environment: str) -> None:
         self.port = port = int(environment.get("KB_ENGINE_PORT") or free_port())
         self.url = f"http://127.0.0.1:{port}"
@@ -50,7 +48,6 @@ class Running:
         )
 
     def wait_until_running(self, job_id: str, step: str = "") -> None:
-        """Wait until the job runs, and is at `step` if it is given."""
         eventually(
             lambda: self.get(f"/jobs/{job_id}"),
             lambda job: job["status"] == "running" and step in job["step"],

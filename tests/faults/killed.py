@@ -170,7 +170,6 @@ class Forks:
         self._output = Path(self._folder.name) / "output"
 
     def start(self, *command: str, kill: Kill | None = None, **environment: str) -> int:
-        """Start a command, and return its process id."""
         timing = None if kill is None else (kill.kind, kill.value)
         order = {"command": command, "kill": timing, "environment": environment, "output": str(self._output)}
         assert self._program.stdin is not None
@@ -184,7 +183,6 @@ class Forks:
             return bool(selector.select(0))
 
     def wait(self) -> Ended:
-        """Wait for the end of the command."""
         status, moments, commits, seconds, last = json.loads(self._line())
         return Ended(status, moments, commits, seconds, last, self._output.read_text(errors="replace"))
 

@@ -151,7 +151,6 @@ def machine() -> Iterator[Machine]:
 
 
 def cell(bench: Bench, tool: str, fault: str, lasts: Lasts) -> str:
-    """Return the outcome of a tool under a fault."""
     bench.begin_anew()
     trial = TRIALS[tool]
     arguments = trial.prepare(bench)
@@ -169,7 +168,6 @@ def cell(bench: Bench, tool: str, fault: str, lasts: Lasts) -> str:
 
 
 def column(made: Machine, tool: str, faults: Sequence[str]) -> dict[str, dict[Lasts, str]]:
-    """The cells of one tool, by fault."""
     # A server for each tool, because open uploads are limited, and a second one with a short time-out for
     # hangs.
     with made.bench() as bench, made.bench(request_timeout_ms=_HASTY_MS) as hasty:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.faults.engine_kills import Kills, OnPostgres, OnSqlite, Place
-from tests.faults.engine_process import Running, documents_of, long_note, running
+from tests.faults.engine_process import Running, running
 from tests.support.eventually import eventually
 from tests.support.patience import START_SECONDS
 from tests.support.postgres import give_back, new_database
@@ -26,26 +26,6 @@ pytestmark = pytest.mark.process
 
 NOTES = 100
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6" if ALL else "2"))
-
-
-def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> None:
-    """Killed while some are done, one runs and more wait; all are found after the next start."""
-    engine = Running(tmp_path, KB_INGEST_WORKERS="1")
-    jobs = {number: engine.post("/jobs", json={"text": long_note(number)})["id"] for number in range(NOTES)}
-    before = eventually(
-        engine.queue,
-        lambda queue: queue["completed"] >= 5 and queue["running"] >= 1 and queue["queued"] >= 5,
-        what="half of the work",
-    )
-    engine.kill()
-    assert before["completed"] < NOTES
-
-    with running(tmp_path, KB_INGEST_WORKERS="1") as again:
-        assert again.all_ended()["completed"] == NOTES
-        assert again.get("/documents")["total"] == NOTES
-        for number, job_id in jobs.items():
-            found = documents_of(again, f"unique{number}word")
-            assert found == [again.get(f"/jobs/{job_id}")["document_id"]], number
 
 
 def test_a_killed_engine_leaves_no_search_process(tmp_path: Path) -> None:
@@ -110,29 +90,6 @@ def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> No
     with running(tmp_path) as again:
         assert again.all_ended()["completed"] == 1
         assert again.get("/documents")["total"] == 1
-
-
-@pytest.mark.parametrize(
-    ("environment", "status", "words"),
-    [
-        ({"KB_ENGINE_PORT": "http"}, 2, ("KB_ENGINE_PORT",)),
-        ({"KB_EMBEDDER": "word2vec"}, 1, ("KB_EMBEDDER", "minilm")),
-        ({"KB_HOME": "/dev/null/kb"}, 1, ("/dev/null/kb", "KB_HOME")),
-        ({"KB_EMBEDDER": "openai"}, 2, ("KB_EMBEDDING_URL",)),
-        ({"VECTOR_DB_TYPE": "weaviate"}, 2, ("VECTOR_DB_TYPE", "qdrant")),
-        ({"VECTOR_DB_TYPE": "qdrant"}, 2, ("QDRANT_URL",)),
-    ],
-    ids=["port", "embedder", "home", "no url", "index", "no url of the index"],
-)
-def test_a_start_that_fails_says_why_in_one_line(
-    tmp_path: Path, environment: dict[str, str], status: int, words: tuple[str, ...]
-) -> None:
-    process = Process.start("-m", "kb_engine", **{"KB_HOME": str(tmp_path), **environment})
-    assert process.popen.wait(START_SECONDS) == status
-    process.stop()
-    (line,) = process.output().splitlines()
-    assert line.startswith("kb engine: ")
-    assert all(word in line for word in words)
 
 
 def test_a_second_engine_on_the_same_home_is_refused_in_one_line(tmp_path: Path) -> None:

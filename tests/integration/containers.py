@@ -6,9 +6,7 @@ ports are chosen here, not by Docker, so that they stay the same after a restart
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,13 +26,6 @@ from tests.support.stack import ROOT
 
 USER = 10001
 ENGINE_KEY = "the-engine-key"
-
-
-def error_of(result: Mapping[str, Any]) -> str:
-    """Return the error code in the result of a refused call, or an empty string."""
-    if not result.get("isError"):
-        return ""
-    return str(json.loads(result["content"][0]["text"])["error"])
 
 
 def served(caller: Caller, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -110,12 +101,6 @@ class Container:
     def kill(self) -> None:
         docker("kill", "--signal", "KILL", self.id)
         eventually(self.status, lambda status: status == "exited", what="its end")
-
-    def start_again(self) -> None:
-        docker("start", self.id)
-
-    def restart(self) -> None:
-        docker("restart", "--time", str(round(CONTAINER_SECONDS)), self.id)
 
     def remove(self) -> None:
         """Remove the container with its anonymous volumes, and close the connections to it."""
@@ -241,15 +226,6 @@ class Engine(Container):
         assert response.is_success, response.text
         return dict(response.json())
 
-    def until_idle(self) -> dict[str, int]:
-        """Wait until no job waits or runs, and return the number of jobs by state."""
-        return eventually(
-            lambda: dict(self.get("/status")["queue"]),
-            lambda queue: queue["queued"] == queue["running"] == 0,
-            seconds=CONTAINER_SECONDS,
-            what="the end of all jobs",
-        )
-
     def documents_with(self, word: str) -> list[int]:
         found = self.post("/search", json={"query": word, "mode": "fts", "top": 100})
         return sorted({result["document"]["id"] for result in found["results"]})
@@ -367,32 +343,3 @@ def lab() -> Iterator[Lab]:
         yield made
     finally:
         made.close()
-
-
-def fill(volume: str, image: str, files: Mapping[str, Path]) -> None:
-    """Put files into a volume, by their paths in it, owned by the user of the images."""
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for folder in sorted({str(Path(name).parent) for name in files} - {"."}):
-            tar.addfile(_owned(tarfile.TarInfo(folder), 0o700, tarfile.DIRTYPE))
-        for name, path in files.items():
-            member = _owned(tarfile.TarInfo(name), 0o600, tarfile.REGTYPE)
-            member.size = path.stat().st_size
-            with path.open("rb") as content:
-                tar.addfile(member, content)
-    # A container that never starts, because Docker copies files only through a container.
-    carrier = DockerContainer(image).with_volume_mapping(volume, "/data", "rw")
-    client = carrier.get_docker_client().client
-    made = client.containers.create(image, volumes={volume: {"bind": "/data", "mode": "rw"}}, labels=labels())
-    try:
-        assert made.put_archive("/data", archive.getvalue())
-    finally:
-        made.remove()
-        client.close()
-
-
-def _owned(member: tarfile.TarInfo, mode: int, kind: bytes) -> tarfile.TarInfo:
-    member.uid = member.gid = USER
-    member.mode = mode
-    member.type = kind
-    return member

@@ -109,7 +109,6 @@ def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
 
 
 def test_data_stays_over_down_and_up(shipped: Project) -> None:
-    """`down` without --volumes keeps the base."""
     added = asked(shipped, "kb_addnote", text="Data stays", collection="memory", wait_seconds=JOB_SECONDS)
     shipped.run("down", "--timeout", "20")
     shipped.up()

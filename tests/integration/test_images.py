@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import USER, Container, Engine, Lab, Server
 from tests.integration.docker_engine import LABEL, OWNER_LABEL, docker, owner, remove_orphans
 from tests.support.eventually import eventually
-from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT
 
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
@@ -90,7 +89,6 @@ def test_its_own_check_says_that_it_is_well(part: Container) -> None:
 
 
 def test_the_check_fails_where_nobody_listens(part: Container) -> None:
-    """It gives the reason in one line."""
     check = "/usr/local/lib/kb/healthcheck.py"
     assert "refused" in part.fails("env", "PORT=9", "python", check, "PORT", "/readyz")
     port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT,MCP_SERVER_PORT"
@@ -132,46 +130,6 @@ def test_sigterm_lets_the_servers_calls_in_flight_end(images: Images, workshop: 
     assert answer.result["structuredContent"]["version"] == "v3.0.0"
     eventually(server.status, lambda status: status == "exited", what="its end")
     assert server.exit_status() == 0
-
-
-def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) -> None:
-    """Each worker accepts the next chunk of an upload; SIGTERM ends them all with status 0."""
-    network = workshop.network()
-    engine = Engine(images.engine, network)
-    server = Server(images.server, network, KB_WORKERS="2")
-    workshop.ready(engine, server)
-    chunks = [f"line {number}\n".encode() for number in range(6)]
-    size = sum(map(len, chunks))
-    upload = server.caller().ok("kb_upload_start", filename="lines.md", total_size=size)["upload_id"]
-    for index, chunk in enumerate(chunks):
-        data = base64.b64encode(chunk).decode()
-        server.caller().ok("kb_upload_chunk", upload_id=upload, chunk_index=index, data=data)
-    job = server.caller().ok("kb_upload_finish", upload_id=upload)["job_id"]
-    jobs = server.caller().ok("kb_jobs", job_id=job, wait_seconds=JOB_SECONDS)["jobs"]
-    assert jobs[0]["status"] == "completed"
-    assert server.stop() == 0
-
-
-def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: Lab) -> None:
-    """Accepted jobs stay in the volume and are done by the next container."""
-    network, volume = workshop.network(), workshop.volume()
-    engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash", KB_INGEST_WORKERS="1")
-    workshop.ready(engine)
-    for number in range(5):
-        text = f"unique{number}word " + " ".join(f"word{number}of{each}" for each in range(20_000))
-        engine.post("/jobs", json={"text": text})
-    eventually(
-        lambda: dict(engine.get("/status")["queue"]),
-        lambda queue: queue["running"] == 1,
-        what="a running job",
-    )
-    assert engine.stop() == 0
-    engine.remove()
-
-    again = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash")
-    workshop.ready(again)
-    assert again.until_idle()["completed"] == 5
-    assert [len(again.documents_with(f"unique{number}word")) for number in range(5)] == [1] * 5
 
 
 def volume(made_by: str) -> str:

@@ -293,7 +293,6 @@ def test_the_compose_file_of_ragler_has_its_four_services() -> None:
     assert services["qdrant"]["ports"] == ["127.0.0.1:6333:6333"]
 
 
-@pytest.mark.requirement("R85")
 def test_the_index_of_ragler_is_qdrant_by_default() -> None:
     """Only in RAGler's stack; the general default is the index in the base, which needs no service."""
     backend = compose("deploy/ragler/compose.yml")["backend"]

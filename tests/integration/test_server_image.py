@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
 from mcp import Client
 
-from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report, RunningStack
-from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab, served
+from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server
 from tests.support.eventually import eventually
-from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
-from tests.support.stack import ROOT
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.tool_table import TOOLS
 
 TITLE = "Starlings"
@@ -40,22 +36,6 @@ async def test_the_official_client_finds_a_note_through_both_containers(
     assert stack.engine.get(f"/documents/{document}")["title"] == TITLE
 
 
-@pytest.mark.requirement("K2", "K29", "K36", "K44")
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-def test_the_first_steps_of_an_agent_succeed(stack: RunningStack, mode: str) -> None:
-    """Uploads in chunks and by curl, notes, updates, moves: the example in the documentation."""
-    told = docker_engine.run(
-        sys.executable,
-        str(ROOT / "examples" / "first_steps.py"),
-        "--url",
-        stack.server.mcp_url,
-        "--mode",
-        mode,
-        seconds=COMMAND_SECONDS,
-    )
-    assert told.splitlines()[-1] == "All steps done."
-
-
 @pytest.mark.requirement("K3", "K4", "K5", "K8")
 def test_the_server_finds_the_engine_by_its_service_name_and_has_its_key(stack: RunningStack) -> None:
     """http://engine:8000 on the containers' own network; without the key the engine refuses."""
@@ -64,62 +44,6 @@ def test_the_server_finds_the_engine_by_its_service_name_and_has_its_key(stack: 
     assert re.search(r"http://engine:8000", settings)
     assert ENGINE_KEY not in settings
     assert stack.server.caller().ok("kb_status")["version"] == "v3.0.0"
-
-
-@pytest.mark.requirement("K6", "K7")
-def test_the_server_starts_without_an_engine_and_meets_one_that_appears(
-    images: Images, workshop: Lab
-) -> None:
-    """It accepts connections at once, reports the missing engine, and serves when there is one."""
-    network = workshop.network()
-    server = Server(images.server, network)
-    workshop.started(server)
-    server.until_ready("/healthz")
-    assert server.answer("/readyz") == 503
-    caller = server.caller()
-    refused = caller.refused("kb_search", query="anything")
-    assert refused["error"] == "engine_unreachable"
-    assert "http://engine:8000" in refused["message"]
-
-    engine = Engine(images.engine, network)
-    workshop.started(engine)
-    engine.until_ready()
-    server.until_ready()
-    served(caller, "kb_search", query="anything")
-    assert set(caller.statuses) == {200}
-
-
-@pytest.fixture(scope="module")
-def locked(images: Images, stack: RunningStack) -> Iterator[Server]:
-    network = stack.server.network
-    with lab() as made:
-        server = Server(images.server, network, aliases=("locked",), KB_MCP_API_KEY="the-agents-key")
-        made.ready(server)
-        yield server
-
-
-@pytest.mark.requirement("K9", "K10", "K11")
-def test_with_a_key_a_matching_bearer_is_served(locked: Server) -> None:
-    """The server's key and the engine's are different."""
-    assert locked.caller().ok("kb_status")["version"] == "v3.0.0"
-
-
-@pytest.mark.requirement("K10", "K12", "K13")
-@pytest.mark.parametrize("key", ["", "another-key", ENGINE_KEY])
-def test_with_a_key_everybody_else_is_refused(locked: Server, key: str) -> None:
-    """No bearer, a wrong one, and the engine's key: 401 that names the scheme; probes stay open."""
-    response = locked.caller(key).post(b"{}")
-    assert response.status_code == 401
-    assert response.headers["WWW-Authenticate"].startswith("Bearer")
-    assert locked.answer("/healthz") == locked.answer("/readyz") == 200
-
-
-@pytest.mark.requirement("K14")
-def test_without_a_key_everybody_is_served(stack: RunningStack) -> None:
-    """With or without a bearer; the log warns."""
-    for key in ("", "any"):
-        assert stack.server.caller(key).ok("kb_jobs")["jobs"] is not None
-    assert "KB_MCP_API_KEY is not set" in stack.server.logs()
 
 
 def test_an_agent_gets_its_first_answer_after_a_start(images: Images, workshop: Lab, report: Report) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from tests.integration.conftest import Images
 from tests.integration.containers import Server, Simulator, lab
-from tests.support.mcp_http import Caller
 from tests.support.patience import JOB_SECONDS
 
 
@@ -31,36 +29,17 @@ def simulator(simulated: tuple[Simulator, Server]) -> Iterator[Simulator]:
     simulator = simulated[0]
     simulator.control("POST", "/reset", {})
     yield simulator
-    verdict = verified(simulator)
+    verdict = simulator.control("POST", "/journal/verify", {"expectations": []})
     assert (verdict.get("failures"), verdict.get("unfired")) == (None, None), verdict
     simulator.control("DELETE", "/faults")
 
 
-@pytest.fixture
-def caller(simulated: tuple[Simulator, Server], simulator: Simulator) -> Caller:
-    return simulated[1].caller()
-
-
-def arm(simulator: Simulator, name: str, operation: str, **when: Any) -> None:
-    fault = {"name": name, "match": {"operation": operation}, "when": when}
-    simulator.control("POST", "/faults", fault)
-
-
-def verified(simulator: Simulator, *expectations: dict[str, Any]) -> dict[str, Any]:
-    return simulator.control("POST", "/journal/verify", {"expectations": list(expectations)})
-
-
-def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller) -> None:
-    word = f"w{uuid4().hex}"
+@pytest.mark.usefixtures("simulator")
+def test_a_note_is_found_through_the_server(simulated: tuple[Simulator, Server]) -> None:
+    word, caller = f"w{uuid4().hex}", simulated[1].caller()
     added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=JOB_SECONDS)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
     assert [result["document_id"] for result in found] == [added["document_id"]]
-
-
-def test_an_expired_key_is_told_as_such(simulator: Simulator, caller: Caller) -> None:
-    """The agent cannot correct it; the error says who can."""
-    arm(simulator, "expired_key", "getStatus")
-    assert caller.refused("kb_status")["error"] == "engine_unauthorized"
 
 
 def test_sigterm_ends_it(simulated: tuple[Simulator, Server], simulator_image: str) -> None:

@@ -71,7 +71,6 @@ def test_an_engine_that_is_not_ours_keeps_them_too(foreign_image: str, workshop:
 def test_agents_take_their_first_steps_over_an_engine_that_is_not_ours(
     images: Images, foreign_image: str, workshop: Lab
 ) -> None:
-    """The server depends only on the contract."""
     network = workshop.network()
     engine, server = Engine(foreign_image, network), Server(images.server, network)
     workshop.ready(engine, server)

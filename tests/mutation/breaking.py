@@ -69,7 +69,6 @@ def asked(operation_id: str, change: Callable[[Incoming], dict[str, Any]]) -> Br
 
 
 def query(operation_id: str, **other: Any) -> Break:
-    """Replace query parameters."""
     return asked(operation_id, lambda incoming: {"query": msgspec.structs.replace(incoming.query, **other)})
 
 
@@ -108,7 +107,6 @@ def says(operation_id: str, **members: Any) -> Break:
 
 
 def results(change: Callable[[Any], dict[str, Any]]) -> Break:
-    """Change every result of a search."""
 
     def changed(answer: Any) -> dict[str, Any]:
         return {"results": [msgspec.structs.replace(each, **change(each)) for each in answer.results]}

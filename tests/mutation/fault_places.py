@@ -85,8 +85,6 @@ class _Change(NamedTuple):
 
 
 class Module:
-    """A parsed source file."""
-
     def __init__(self, file: str, source: bytes) -> None:
         self.file, self.source, self.tree = file, source, ast.parse(source)
         self._starts = [0]
@@ -200,7 +198,6 @@ def _other_values(node: ast.expr) -> Iterator[str]:
 
 
 def modules(root: Path, folders: Iterable[str]) -> list[Module]:
-    """The files of some folders, sorted by path."""
     files = sorted(file for folder in folders for file in (root / folder).rglob("*.py"))
     return [Module(str(file.relative_to(root)), file.read_bytes()) for file in files]
 

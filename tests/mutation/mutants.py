@@ -606,6 +606,9 @@ _STATE = [
        answers("getStatus", lambda a: {"queue": msgspec.structs.replace(a.queue, failed=0)})),
     _m("a failure that was made good is open", STATE, "a_failed_job_is_open_until_its_source_succeeds",
        answers("getStatus", lambda a: {"open_failures": a.queue.failed})),
+    _m("a question without a match is answered", STATE, "history_counts_documents_and_unanswered_questions",
+       answers("getStatus", lambda a: {"history": a.history and msgspec.structs.replace(a.history, questions=[
+           msgspec.structs.replace(day, unanswered=0) for day in a.history.questions])})),
     _m("the model has no name", STATE, "status_tells_model_device_and_storage",
        answers("getStatus", lambda a: {"model": msgspec.structs.replace(a.model, name="")})),
     _m("the storage is out of reach", STATE, "status_tells_model_device_and_storage",
@@ -836,6 +839,18 @@ _ORIGINALS = [
         ORIGINALS,
         "a_file_comes_back_as_it_was_sent",
         answers("getOriginal", mis.half_of_the_file),
+    ),
+    _m(
+        "a passage is not marked on its page",
+        ORIGINALS,
+        "a_page_is_shown_as_a_picture_with_a_passage_marked",
+        query("getPicture", chunk=None),
+    ),
+    _m(
+        "another page is shown",
+        ORIGINALS,
+        "a_page_is_shown_as_a_picture_with_a_passage_marked",
+        query("getPicture", page=2),
     ),
     _m(
         "a document does not tell of its file",

@@ -273,6 +273,7 @@ class Story:
             (
                 Step("listVersions", document),
                 Step("getOriginal", document),
+                Step("getPicture", document, {"params": {"chunk": 0}}),
                 Step("listTrash", request={"params": {"limit": 5, "offset": self._dice.choice((0, 2))}}),
                 Step("getVersion", place, {"params": {"text_offset": self._dice.choice((0, 5))}}),
                 Step("restoreVersion", place, request),

@@ -49,7 +49,6 @@ def found(real: list[Played]) -> list[Difference]:
 
 
 def test_every_difference_is_in_the_ledger(found: list[Difference]) -> None:
-    """An unlisted difference is an error of one side."""
     unlisted = unlisted_of(found)
     assert not unlisted, f"{len(unlisted)} (seed {SEED})\n" + "\n".join(map(str, unlisted[:20]))
 
@@ -75,7 +74,6 @@ def test_every_entry_of_the_ledger_still_occurs(found: list[Difference], entry: 
     ],
 )
 def test_a_broken_simulator_differs(real: list[Played], name: str) -> None:
-    """Proves that the comparison detects differences."""
     (mutant,) = (each for each in MUTANTS if each.name == name)
     with mutant.broken():
         assert unlisted_of(differences(real, play(simulator())))

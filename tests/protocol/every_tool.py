@@ -51,7 +51,6 @@ class EveryTool(ABC):
         return self._add("note")
 
     def file(self) -> int:
-        """Add a file and return its number."""
         name = f"{PLANT} {uuid4()}.md"
         return self._add("markdown", filename=name, source_path=f"/{name}", format="md")
 

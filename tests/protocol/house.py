@@ -38,7 +38,6 @@ class House:
     services: Services
 
     def key(self, name: str = "ci", rights: str = "read", **members: Any) -> str:
-        """Create a key and return its token."""
         return self.keys.create(name, rights=rights_of(rights.split()), **members)[1]
 
     async def ask(

@@ -49,7 +49,6 @@ class Wire:
         return result
 
     async def closed(self) -> int | None:
-        """Return the close code of the next frame."""
         frame = await self.socket.receive(timeout=ANSWER_SECONDS)
         assert frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED), frame
         return self.socket.close_code
@@ -166,7 +165,6 @@ class Bare:
         return message
 
     async def closed(self) -> int:
-        """Return the code of the closing frame, which must come next."""
         kind, payload = await self.receive()
         assert kind == CLOSE, (kind, payload)
         code: int = struct.unpack("!H", payload[:2])[0]

@@ -460,10 +460,6 @@ async def test_a_scope_that_no_issuer_gives_is_not_requested(opened: Open, issue
     assert (await house.call(issuer.token(), "kb_addnote", text="x"))["refused"]["error"] == "forbidden"
 
 
-async def test_named_keys_go_on_beside_an_issuer(protected: House) -> None:
-    assert await protected.tools(protected.key()) > READERS
-
-
 @pytest.mark.parametrize("what", ["expired", "garbage", "good, without a scope of kb"])
 async def test_a_bad_token_is_refused(protected: House, issuer: Issuer, what: str) -> None:
     [bad] = [each for each in BAD if each.what == what]

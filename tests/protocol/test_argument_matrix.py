@@ -158,23 +158,6 @@ async def test_required_parameters_that_are_null_are_missing(base: Base) -> None
                 assert told["error"] == wanted, (tool.name, parameter, told)
 
 
-async def test_a_parameter_of_another_name_is_answered_with_the_one_that_is_meant(
-    base: Base, subtests: pytest.Subtests
-) -> None:
-    misnamed: tuple[tuple[str, dict[str, Any], str], ...] = (
-        *(("kb_search", {name: 5, "query": "granite"}, "top") for name in ("limit", "k", "top_k")),
-        *(("kb_search", {name: "granite"}, "query") for name in ("q", "text", "content")),
-        ("kb_addnote", {"content": "granite"}, "text"),
-        ("kb_get", {"id": 5}, "document_id"),
-        ("kb_jobs", {"id": "5"}, "job_id"),
-        ("kb_jobs", {"top": 5}, "limit"),
-    )
-    for tool, named, meant in misnamed:
-        with subtests.test(tool=tool, named=named):
-            result = await base.result("kb", tool, named)
-            assert f"Did you mean `{meant}`?" in json.loads(result["content"][0]["text"])["message"]
-
-
 async def test_arguments_that_hosts_add_to_calls_are_dropped(base: Base) -> None:
     added = {"toolCallId": "call_1", "sessionId": "s", "chatInput": "granite?", "action": "sendMessage"}
     for name, toolset in base.toolsets.items():

@@ -185,7 +185,6 @@ def test_an_odd_request_is_answered_as_by_the_kernel(both: Both, data: st.DataOb
 
 
 def test_each_tool_is_compared(both: Both) -> None:
-    """Fails when a tool was added or removed and this table was not updated."""
     tools = {tool.name for toolset in both.toolsets.values() for tool in toolset.tools}
     assert tools == GOOD.keys() | NOT_COMPARED
 
@@ -193,7 +192,6 @@ def test_each_tool_is_compared(both: Both) -> None:
 def test_without_the_fast_path_the_kernel_answers_everything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With `KB_FAST_PATH=false` no request is matched at all."""
     monkeypatch.setattr(FastPath, "match", lambda *_arguments: pytest.fail("it was looked for"))
     message = request("tools/call", {"name": "echo", "arguments": GOOD["echo"]})
     configured = ServerSettings.read({"KB_FAST_PATH": "false", "KB_HOME": str(tmp_path)})

@@ -161,27 +161,6 @@ def test_any_message_is_answered(server: Server, message: Any, sent: dict[str, s
 
 
 @FUZZ
-@given(
-    arguments=st.dictionaries(
-        st.sampled_from(["text", "times", "tone", "tags"]) | text, json_values, max_size=5
-    )
-)
-def test_any_arguments_are_answered(server: Server, arguments: dict[str, Any]) -> None:
-    call = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": "echo", "arguments": arguments},
-    }
-    status, answer = server.post(json.dumps(call).encode(), {})
-    check(status, answer)
-    told = json.loads(answer)
-    if status == 200 and told["result"]["isError"]:
-        error = json.loads(told["result"]["content"][0]["text"])
-        assert error["error"] in ("invalid_parameter", "missing_required_parameter")
-
-
-@FUZZ
 @given(head=st.binary(max_size=80))
 def test_any_bytes_on_the_wire_leave_the_server_standing(server: Server, head: bytes) -> None:
     async def send() -> None:

@@ -94,7 +94,6 @@ def test_the_wheel_has_its_name_licence_and_type_marker(wheel: Path) -> None:
 
 
 def test_the_wheel_declares_exactly_the_libraries_that_it_imports(wheel: Path) -> None:
-    """The declared requirements are exactly the imported libraries, by the names of their distributions."""
     with ZipFile(wheel) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".py")]
         [metadata] = [archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA")]

@@ -63,7 +63,6 @@ async def test_a_handshake_settles_on_the_version_offered(served: Served, versio
 
 
 async def test_a_handshake_with_an_unknown_version_is_offered_the_latest(post: Post) -> None:
-    """The client then decides if it continues."""
     _, answer = await post(initialize("1999-01-01"))
     assert answer["result"]["protocolVersion"] == LATEST_HANDSHAKE
 
@@ -177,6 +176,7 @@ async def test_errors_of_a_modern_request_carry_the_status_of_their_code(post: P
         assert (status, answer["error"]["code"]) == outcome, tool
 
 
+@pytest.mark.requirement("N72")
 async def test_errors_of_a_handshake_request_come_with_status_200(post: Post) -> None:
     """After the request was parsed, errors are reported in JSON-RPC."""
     outcomes = {

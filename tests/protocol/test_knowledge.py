@@ -159,19 +159,6 @@ async def test_errors_of_the_protocol_have_their_codes(served: Served, subtests:
             assert answer["error"]["data"]["error_type"] == error_type
 
 
-@pytest.mark.requirement("N72")
-async def test_a_fault_of_ours_is_an_internal_error(
-    post: Post, knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def broken(*_arguments: Any) -> None:
-        raise RuntimeError("ours alone")
-
-    monkeypatch.setattr(type(knowledge.toolset.by_name()["knowledge-status"]), "run", broken)
-    error = (await post(call("knowledge-status")))["error"]
-    assert (error["code"], error["data"]["error_type"]) == (-32603, "internal_error")
-    assert "ours" not in json.dumps(error)
-
-
 # --- tools/cancel ---------------------------------------------------------------------------------
 
 
@@ -208,15 +195,6 @@ async def test_a_task_is_cancelled_by_a_notification(
     assert states(knowledge) == ["cancelled"]
 
 
-async def test_a_task_is_cancelled_within_a_batch(served: Served, knowledge: Knowledge) -> None:
-    task_id = await stuck(knowledge)
-    cancel = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": task_id}}
-    batch = [cancel, call("knowledge-task-status", 2, task_id=task_id)]
-    response = await served.post(batch)
-    (answer,) = response.json()
-    assert text_of(answer)["status"] == "cancelled"
-
-
 @pytest.mark.requirement("N67", "N73")
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 @pytest.mark.parametrize(
@@ -245,14 +223,6 @@ async def test_a_notification_that_cancels_nothing_is_accepted_all_the_same(
         with subtests.test(params=params):
             response = await served.post({"jsonrpc": "2.0", "method": "tools/cancel", **params})
             assert response.status_code == 202
-
-
-async def test_without_tasks_there_is_no_such_method(serve: Serve) -> None:
-    """A toolset declares the method; one such toolset at an endpoint is sufficient."""
-    plain = await serve()
-    message = request("tools/cancel", {"taskId": NOBODY})
-    response = await plain.post(message)
-    assert response.json()["error"]["code"] == -32601
 
 
 async def test_a_cancel_that_breaks_is_an_internal_error(serve: Serve, fake: Fake) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client
 from openpyxl import Workbook
 from PIL import Image, ImageDraw, ImageFont
 from pptx import Presentation
 
 from kb_load.pdf import pdf_of
-from kb_simulator import ControlClient, Simulator
-from tests.protocol.conftest import ROOT, stdio_environment
-from tests.protocol.test_official_client import MODES, Mode
 from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.support.eventually import eventually
-from tests.support.knowledge import SEVEN
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import request
 from tests.support.patience import ANSWER_SECONDS
@@ -73,7 +68,6 @@ def workbook() -> bytes:
 
 
 def picture(kind: str) -> bytes:
-    """Return a picture of the words in black on white."""
     made, file = Image.new("RGB", (500, 100), "white"), BytesIO()
     font = ImageFont.load_default(size=30)
     ImageDraw.Draw(made).text((20, 30), WORDS, fill="black", font=font)
@@ -223,41 +217,3 @@ def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, fi
 
 
 # --- stdio ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def environment(simulator: Simulator, simulated: tuple[str, ControlClient], files: Path) -> dict[str, str]:
-    """The environment of a server process in front of the test's engine."""
-    key, _ = simulated
-    return {
-        **stdio_environment(),
-        "KB_ENGINE_URL": simulator.url,
-        "KB_API_KEY": key,
-        "KB_FILE_ROOTS": str(files),
-        "KB_HOME": str(files / "home"),
-    }
-
-
-COMMAND = ("-m", "kb_cli.main", "stdio", "--toolset", "knowledge")
-
-
-@pytest.mark.requirement("N1", "N75", "N82")
-@pytest.mark.parametrize("mode", MODES)
-async def test_the_official_client_works_over_a_pipe(
-    environment: dict[str, str], files: Path, mode: Mode
-) -> None:
-    seen: list[float] = []
-
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        seen.append(progress)
-
-    command = StdioServerParameters(command=sys.executable, args=[*COMMAND], env=environment, cwd=str(ROOT))
-    async with Client(command, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
-        assert tuple(tool.name for tool in (await session.list_tools()).tools) == SEVEN
-        arguments = {"file_path": str(files / "ants.html"), "async": False}
-        added = await session.call_tool("knowledge-add", arguments, progress_callback=note)
-        assert added.is_error is False
-        assert seen[-1] == 1.0
-        found = (await session.call_tool("knowledge-search", {"query": "ants"})).structured_content
-        assert found is not None
-        assert found["total_results"] == 1

@@ -11,7 +11,7 @@ from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import httpx
 import pytest
@@ -20,6 +20,7 @@ from markupsafe import escape as markup
 from kb_contracts.access.key_file import KeyFile, rights_of
 from kb_contracts.access.keys import KeyRing, Quotas
 from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
 from kb_server.oauth.oauth_settings import OAuthSettings
@@ -33,6 +34,7 @@ from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_simulator import Fault, Match, When
 from kb_simulator.harness.faults import Status
+from kb_verify.files import pdf
 from mcp_aiohttp.authentication import WrongTokens
 from tests.protocol.conftest import Served, serving
 from tests.support.mcp_messages import PLAIN
@@ -153,7 +155,7 @@ async def test_the_file_of_a_document_is_saved_and_never_shown(site: Site) -> No
 
 async def test_a_document_without_a_file_says_so(site: Site) -> None:
     await site.done("/add", ("a.txt", b"granite"), collection="documents")
-    assert "/documents/1/original" not in await site.get("/documents/1")
+    assert "/documents/1/original" not in await site.get("/documents/1?page=1")
     assert "KB_KEEP_ORIGINALS" in plain(await site.get("/documents/1/original", 404))
 
 
@@ -161,6 +163,40 @@ async def test_a_file_wants_a_login_too(opened: Open) -> None:
     async with opened(api_key="secret") as site:
         response = await site.http.get("/documents/1/original", headers=HTML)
         assert (response.status_code, response.headers["Location"].partition("?")[0]) == (303, "/login")
+
+
+async def test_a_hit_is_shown_on_its_page_of_the_file(site: Site) -> None:
+    """The picture is drawn anew, so nothing in the file runs; a browser asks each time for its copy."""
+    site.engine.state.keeps_originals = True
+    action = f"/OpenAction << /S /JavaScript /JS ({EVIL}) >>"
+    evil = pdf(["quartz", f"granite {EVIL}", "basalt"]).replace(
+        b"/Type /Catalog", f"/Type /Catalog {action}".encode()
+    )
+    await site.done("/add", ("<b>&quot;onload=.pdf", evil), collection="documents")
+    (hit,) = re.findall(r'href="(/documents/1[^"]*)"', await site.get("/?q=granite"))
+    page = await site.get(unescape(hit))
+    assert hit.endswith("#p1")
+    (address,) = re.findall(
+        r'<div class="hit" id="p1">.*?<img src="([^"]*)" alt="Page 2 of the file">', page, re.DOTALL
+    )
+    assert re.findall(r'href="([^"]*)#picture"', page) == [
+        f"/documents/1?offset=0&amp;{each}"
+        for each in ("page=1", "page=2", "passage=1&amp;page=1", "passage=1&amp;page=3", "page=3")
+    ]
+    marked = await site.http.get(unescape(address))
+    headers = ("Content-Type", "X-Content-Type-Options", "Cache-Control")
+    assert [marked.headers[name] for name in headers] == ["image/png", "nosniff", "private, no-cache"]
+    assert marked.headers["Content-Security-Policy"] == visit.HEADERS["Content-Security-Policy"]
+    assert marked.content != (await site.http.get("/documents/1/picture?page=2")).content
+    known = await site.http.get(unescape(address), headers={"If-None-Match": marked.headers["ETag"]})
+    assert (known.status_code, known.content) == (304, b"")
+    assert "of 3" in plain(await site.get("/documents/1?page=3"))
+    for wrong in ("page=4", "page=0", "page=x", "passage=-1"):
+        await site.get(f"/documents/1/picture?{wrong}", 422)
+    await site.done("/documents/1/remove")
+    assert (
+        await site.http.get(unescape(address), headers={"If-None-Match": marked.headers["ETag"]})
+    ).status_code == 404
 
 
 async def test_pages_show_markup_of_documents_literally(site: Site) -> None:
@@ -210,6 +246,43 @@ async def test_the_start_page_shows_the_base_after_one_round_of_calls(site: Site
     assert "<script>alert" not in page
 
 
+async def test_the_start_page_shows_questions_growth_and_languages(site: Site) -> None:
+    site.engine.add(text="granite")
+    for query in ("granite", "obsidian"):
+        await site.client.call(ops.SEARCH, body=m.SearchRequest(query=query, mode="fts"))
+    page = await site.get("/")
+    assert "2 questions since" in page
+    assert "1 found nothing" in page
+    assert "By language" not in page
+
+    async def grown(make: Callable[[], Awaitable[Any]]) -> Any:
+        status = await make()
+        weeks = [("2026-11-16", 1, 2), ("2026-11-23", 4, 8)]
+        growth = [m.GrowthWeek(week=week, documents=one, chunks=two) for week, one, two in weeks]
+        days = [m.QuestionDay(day=day, total=4, unanswered=2) for day in ("2026-11-25", "2026-11-27")]
+        status.history = m.History(growth=growth, languages={"de": 1}, questions=days, unanswered=[EVIL])
+        status.documents.total = 4
+        return status
+
+    site.client.around["getStatus"] = grown
+    page = await site.get("/")
+    assert re.findall(
+        r'class="bar1" x="([0-9.]+)%" y="[0-9.]+%" width="[0-9.]+%" height="([0-9.]+)%"', page
+    ) == [
+        *(("0.0", "100.0"), ("33.33", "0.0"), ("66.67", "100.0")),
+        *(("0.0", "25.0"), ("50.0", "100.0")) * 2,
+    ]
+    assert [each in plain(page) for each in ("German 1 document", "unknown 3 documents", "8 questions")] == [
+        True
+    ] * 3
+    assert f'href="/?q={quote(EVIL, safe="/")}"' in page
+    assert "<script>alert" not in page
+    site.client.around.clear()
+    earlier_engine = Status("unknown_parameter", "There is no query parameter history.")
+    site.engine.arm("internal_error", "getStatus", earlier_engine)
+    assert "questions since" not in await site.get("/")
+
+
 async def test_tags_and_collections_lead_to_their_documents_with_counts(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +292,10 @@ async def test_tags_and_collections_lead_to_their_documents_with_counts(
     for number in range(3):
         site.engine.add("collection:memory", *["rock", "a&b"][: number + 1], text=f"granite {number}")
     site.engine.add("collection:books", "a&b", "zinc", text="basalt")
+    site.engine.add("collection:Old Stones", text="gneiss")
     for path, words in (
+        ("/documents?collection=Old%20Stones", "1 to 1 of 1 document"),
+        ("/?q=gneiss&collection=Old+Stones", "1 passage matches"),
         ("/?q=granite&collection=memory", "3 passages match, the best first. In these results: a&b (2)"),
         ("/documents?collection=memory", "On this page: a&b (2) 1 to 3 of 3 documents"),
         ("/documents?tag=rock,a%26b&collection=memory", "1 to 2 of 2 documents"),
@@ -266,6 +342,44 @@ async def test_several_documents_are_changed_after_a_confirmation_and_named(
     documents = site.engine.state.documents.by_id
     left = [sorted(documents[number].document.tags) for number in (1, 2, 3) if number in documents]
     assert left == ([tags, tags] if tags else []) + [["collection:memory"]]
+    undo = input_value(response.text, "undo")
+    assert (await site.post("/documents/undo", undo=undo, token="of another session")).status_code == 403
+    for count, reasons in ((2, 0), (0, 2)):
+        text = plain((await site.post("/documents/undo", undo=undo)).text)
+        assert (f"Undone: {count} of 2" in text, text.count("It was changed since")) == (True, reasons)
+        documents = site.engine.state.documents.by_id
+        assert [documents[number].document.tags for number in (1, 2, 3)] == [["collection:memory"]] * 3
+
+
+@pytest.mark.parametrize(
+    "undo",
+    [
+        "",
+        "[]",
+        "1",
+        '[["../1",1]]',
+        '[["1",1,["a"],"b",2]]',
+        '[["1",1,[".."]]]',
+        '[["1",-1,["a"]]]',
+        "[" * 5_000,
+        EVIL,
+    ],
+)
+async def test_a_form_that_undoes_nothing_is_refused(site: Site, undo: str) -> None:
+    response = await site.post("/documents/undo", undo=undo)
+    assert (response.status_code, "undoes nothing" in response.text) == (422, True)
+
+
+async def test_undo_keeps_tags_that_were_there_and_documents_changed_since(site: Site) -> None:
+    site.engine.add("collection:memory", "rock", text="granite")
+    site.engine.add("collection:memory", text="basalt")
+    fields = {"ids": "1,2", "action": "tag", "tags": "new, rock"}
+    undo = input_value((await site.post("/documents/selected", **fields)).text, "undo")
+    await site.client.call(ops.ADD_TAGS, path={"document_id": 2}, body=m.TagsRequest(tags=["later"]))
+    assert "Undone: 1 of 2" in plain((await site.post("/documents/undo", undo=undo)).text)
+    documents = site.engine.state.documents.by_id
+    assert sorted(documents[1].document.tags) == ["collection:memory", "rock"]
+    assert "new" in documents[2].document.tags
 
 
 async def test_after_an_engine_that_is_away_the_other_documents_are_not_tried(site: Site) -> None:
@@ -593,7 +707,7 @@ async def test_an_address_without_a_page_says_so_to_browsers(site: Site) -> None
     ("path", "words"),
     [
         ("/?q=granite&mode=best", "mode"), ("/?q=-granite", "minus"), ("/?q=granite&cursor=zzz", "cursor"),
-        ("/?q=granite&type=stone", "doc_type"), ("/?q=granite&collection=A B", "collection"),
+        ("/?q=granite&type=stone", "doc_type"), ("/?q=granite&collection=A/B", "collection name"),
         ("/documents?offset=-1", "offset"), ("/documents?offset=many", "offset"),
         ("/documents?sort=colour", "sort_by"), ("/jobs?status=lost", "status"),
         ("/documents/1?offset=-1", "chunk_offset"),

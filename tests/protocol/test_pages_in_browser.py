@@ -68,7 +68,6 @@ async def follow_newest(browser: Browser) -> None:
 
 
 async def put(browser: Browser, stack: Stack, name: str, text: str, title: str = "") -> None:
-    """Drop a file on the form and send it."""
     await browser.open(f"{stack.server_url}/add")
     await browser.fill("[name=title]", title)
     await browser.value(
@@ -82,7 +81,6 @@ async def put(browser: Browser, stack: Stack, name: str, text: str, title: str =
 
 
 def test_pages_are_complete_without_scripts(stack: Stack) -> None:
-    """Each page is complete without scripts, which only refresh it."""
     with httpx.Client(
         base_url=stack.server_url, headers={"Accept": "text/html"}, timeout=ANSWER_SECONDS
     ) as http:

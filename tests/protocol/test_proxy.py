@@ -58,7 +58,6 @@ async def test_the_cookie_of_the_pages_is_for_https_alone(site: Site) -> None:
 
 
 async def test_progress_arrives_while_the_call_goes_on(site: Site) -> None:
-    """The proxy does not buffer the stream."""
     message = call("waiting", meta={"progressToken": "p"})
     async with (
         asyncio.timeout(ANSWER_SECONDS),

@@ -26,7 +26,6 @@ from tests.support.engines import API_KEY, engine
 from tests.support.mcp_messages import (
     call,
     initialize,
-    modern,
     request,
 )
 from tests.support.patience import ANSWER_SECONDS
@@ -97,8 +96,8 @@ def filled(name: str, url: str) -> Base:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
-    """kb's engine with its model."""
-    with engine(tmp_path_factory.mktemp("engine"), embedder="minilm") as url:
+    """kb's engine; its model is tested with it in `tests/contract/test_engine.py`."""
+    with engine(tmp_path_factory.mktemp("engine")) as url:
         yield filled("engine", url)
 
 
@@ -251,21 +250,6 @@ async def test_the_handshake_tells_name_version_and_capabilities(served: Served,
     assert result["capabilities"]["tools"] == {"listChanged": False}
     assert "prompts" not in result["capabilities"]
     assert "search_knowledge" in result["instructions"]
-
-
-@pytest.mark.requirement("R1")
-@pytest.mark.parametrize("era", ["handshake", "modern"])
-async def test_both_eras_call_over_a_bare_post(served: Served, era: str) -> None:
-    for _ in range(2):
-        message = call("search_knowledge", query="API authentication", limit=2)
-        if era == "modern":
-            message = modern(message)
-        response = await served.post(message)
-        assert response.status_code == 200
-        result = response.json()["result"]
-        assert result["isError"] is False
-        assert len(result["structuredContent"]["results"]) == 2
-        assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
 
 
 @pytest.mark.requirement("R86")

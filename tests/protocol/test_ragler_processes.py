@@ -85,7 +85,6 @@ either_way = pytest.mark.parametrize("flags", [(), ("--single",)], ids=["two pro
 @pytest.mark.requirement("R36", "R41")
 @either_way
 def test_kb_up_hands_on_the_key_of_its_engine(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    """It need not be repeated as RAGLER_API_KEY."""
     settings = {"KB_TOOLSETS": "ragler", "KB_EMBEDDER": "hash", "KB_API_KEY": "between-them"}
     with running_stack(tmp_path, *flags, LOG_LEVEL="warn", **settings) as stack:
         caller = Caller(stack.mcp_url)

@@ -205,7 +205,6 @@ async def round_of_kb(call: CallTool) -> dict[str, Any]:
 
 
 async def round_of_knowledge(call: CallTool, root: Path) -> None:
-    """Add, find, list and remove a file, and clear the base."""
     path = root / "granite.html"
     path.write_text("<h1>Granite</h1><p>Granite is an igneous rock.</p>")
     task = (await call("knowledge-add", {"file_path": str(path)}))["task_id"]

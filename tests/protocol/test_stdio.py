@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.protocol.conftest import Start
-from tests.support.mcp_messages import call, initialize, modern, request
+from tests.support.mcp_messages import call, initialize, request
 from tests.support.patience import ANSWER_SECONDS
 
 pytestmark = pytest.mark.process
@@ -119,22 +119,6 @@ async def test_blank_lines_and_responses_nobody_asked_for_are_passed_over(start:
     assert (await process.ask(request("ping", request_id=3)))["id"] == 3
 
 
-async def test_an_error_of_the_sdks_own_names_its_type(start: Start) -> None:
-    process = await start()
-    await process.ask(READY)
-    answer = await process.ask(request("nothing/here", request_id=2))
-    assert answer["error"]["code"] == -32601
-    assert answer["error"]["data"] == {"error_type": "method_not_found", "details": {"value": "nothing/here"}}
-
-
-async def test_a_line_over_the_limit_is_refused_and_survived(start: Start) -> None:
-    process = await start("2000")
-    await process.ask(READY)
-    long = json.dumps(call("echo", 2, text="x")).encode()
-    assert "2000 bytes" in (await process.ask(long + b" " * 2000))["error"]["message"]
-    assert (await process.ask(long + b" " * (2000 - len(long))))["id"] == 2
-
-
 async def test_a_line_of_twelve_mebibytes_is_read_and_a_longer_one_refused(start: Start) -> None:
     """A chunk of 8 MiB in base64 fits, as over HTTP."""
     process = await start()
@@ -144,20 +128,6 @@ async def test_a_line_of_twelve_mebibytes_is_read_and_a_longer_one_refused(start
     assert (await process.ask(ping + b" " * (limit - len(ping))))["id"] == 2
     assert (await process.ask(ping + b" " * limit))["error"]["code"] == -32700
     assert (await process.ask(ping))["id"] == 2
-
-
-@pytest.mark.parametrize("era", ["handshake", "modern"])
-async def test_a_cancel_ends_the_call_that_it_names(start: Start, era: str) -> None:
-    process = await start()
-    shape = modern if era == "modern" else dict
-    if era == "handshake":
-        await process.ask(READY)
-        await process.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-    await process.send(shape(call("slow", 7)))
-    await process.told(b"Executing tool slow")
-    await process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
-    await process.told(b'"error":"cancelled"')
-    assert (await process.ask(shape(call("echo", 8, text="on"))))["id"] == 8
 
 
 @pytest.mark.requirement("F32")

@@ -60,7 +60,6 @@ async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> Async
 
 
 def note(engine: SimulatedEngine, text: str = "Granite is hard.", **members: Any) -> str:
-    """Add a document and return its URI."""
     return f"kb://documents/{engine.add('collection:memory', text=text, **members).id}"
 
 
@@ -422,8 +421,6 @@ async def test_a_key_that_opens_nothing_any_more_is_sent_nothing(
 
 
 class Outage:
-    """An authenticator that is at times unavailable."""
-
     name = "token"
     is_needed = True
     is_out = False

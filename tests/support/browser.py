@@ -72,7 +72,6 @@ class Browser:
         raise AssertionError(f"{expression} never held; the page says: {text}")
 
     async def open(self, url: str) -> None:
-        """Open `url` and wait until it is loaded."""
         await self.value("window.left = true")
         await self.send("Page.navigate", url=url)
         await self.loaded()

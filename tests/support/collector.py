@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from tests.support.patience import ANSWER_SECONDS
 
-SERVER = 2
+SERVER, CONSUMER = 2, 5
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class SeenSpan:
     status_message: str
     service: str
     attributes: dict[str, Any]
+    links: list[str]
 
 
 @dataclass
@@ -65,7 +66,8 @@ def _seen(span: Any, service: str) -> SeenSpan:
         status=span.status.code,
         status_message=span.status.message,
         service=service,
-        attributes={each.key: each.value.string_value for each in span.attributes},
+        attributes={each.key: each.value.string_value or each.value.int_value for each in span.attributes},
+        links=[each.span_id.hex() for each in span.links],
     )
 
 

@@ -23,7 +23,6 @@ class Caller:
         self.http = http
 
     async def submit(self, text: str, **body: Any) -> Json:
-        """Submit a note; return the accepted job."""
         return answered(await self.http.post("/api/v1/jobs", json={"text": text, **body}), 202)
 
     async def send(

@@ -47,7 +47,6 @@ async def far_away(kind: str) -> AsyncIterator[FarServer]:
 
 
 async def stats_of(server: FarServer) -> IndexStats:
-    """The statistics of the index on this server."""
     index = server.index()
     try:
         return await index.stats()

@@ -85,7 +85,6 @@ class Parts:
         return await self._queue(note(text, **changes))
 
     async def accept_file(self, name: str, data: bytes, *, caller: str = "") -> str:
-        """Queue a file; return the job's id."""
         job_id = str(uuid4())
         async with self.spool.receive(job_id) as file:
             await file.write(data)
@@ -113,7 +112,6 @@ class Parts:
         assert await asyncio.to_thread(self.embedder.entered.wait, ANSWER_SECONDS)
 
     async def cancel(self, job_id: str) -> None:
-        """Cancel a job as the handler of the API does."""
         await self.store.once(None, jobs.cancel, job_id)
         await self.workers.cancel(job_id)
 

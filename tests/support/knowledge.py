@@ -50,7 +50,6 @@ class Knowledge(ToolCaller):
     def file(
         self, name: str, content: str | bytes = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
     ) -> str:
-        """Write a file to the folder; return its path."""
         path = self.root / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return str(path)

@@ -26,7 +26,6 @@ def _content() -> bytes:
 
 
 def put_base(path: Path) -> Path:
-    """Write a base at `path`, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=PRIVATE)
     path.write_bytes(_content())

@@ -204,7 +204,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     ),
     "docs/toolsets.md": {"claude mcp add kb -- kb stdio": CLIENT},
     "docs/tracing.md": dict.fromkeys(
-        ["export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318", "kb serve"],
+        ["export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318", "kb engine & kb serve"],
         "wants a collector: tests/protocol/test_tracing.py has one",
     ),
     "docs/verification.md": {"kb verify http://127.0.0.1:8900 --report out/verification": VERIFIED},

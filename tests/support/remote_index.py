@@ -48,8 +48,6 @@ class Server:
 
 
 class RemoteIndex:
-    """An `Index` on a server."""
-
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -84,7 +82,7 @@ class RemoteIndex:
     async def search(self, query: IndexQuery) -> Candidates:
         server = await self._call()
         documents = list((server.documents or {}).values())
-        chosen = [one for one in documents if _selected(one, query.selection)]
+        chosen = [one for one in documents if all(_conditions(one, query.selection))]
         wanted = set(query.among if query.among is not None else (i for one in chosen for i in one.chunk_ids))
         of_chunks = sorted((i, one) for one in chosen for i in one.chunk_ids if i in wanted)
         ids = np.array([chunk_id for chunk_id, _ in of_chunks], np.int64)
@@ -141,10 +139,6 @@ def _bm25(
             part = weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
             scores[chunk_id] = scores.get(chunk_id, 0.0) + part
     return scores, reach
-
-
-def _selected(one: IndexedDocument, wanted: Selection) -> bool:
-    return all(_conditions(one, wanted))
 
 
 def _conditions(one: IndexedDocument, wanted: Selection) -> Iterator[bool]:

@@ -19,7 +19,6 @@ Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def shared_words(query: str, text: str) -> float:
-    """The share of the query's words that the text contains."""
     words = query.lower().split()
     return sum(word in text.lower() for word in words) / len(words)
 
@@ -88,33 +87,7 @@ async def hanging(_request: web.Request) -> web.StreamResponse:
     raise AssertionError("an event that nobody sets")
 
 
-async def dripping(request: web.Request) -> web.StreamResponse:
-    """Send single bytes without end, so that the connection is never silent for long."""
-    response = web.StreamResponse()
-    await response.prepare(request)
-    while True:
-        await response.write(b" ")
-        await asyncio.sleep(0)
-
-
-async def endless(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b'[{"index":0,"score":0.')
-    while True:
-        await response.write(b"1" * 65_536)
-
-
 async def cutting_off(request: web.Request) -> web.StreamResponse:
     assert request.transport is not None
     request.transport.close()
     return web.Response()
-
-
-async def breaking_off(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "1000"})
-    await response.prepare(request)
-    await response.write(b'[{"index":0')
-    assert request.transport is not None
-    request.transport.close()
-    return response

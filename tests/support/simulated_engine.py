@@ -35,8 +35,6 @@ Around = Callable[[MakeCall], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Journal:
-    """The requests that an engine received."""
-
     namespace: Namespace
 
     def requests(self, operation: str | None = None) -> list[RecordedRequest]:

@@ -140,7 +140,6 @@ def prepared(
 
 
 async def refused(awaitable: Awaitable[object]) -> EngineError:
-    """Return the error that a call raises."""
     with pytest.raises(EngineError) as caught:
         await awaitable
     return caught.value
@@ -174,7 +173,6 @@ class Base:
         return accepted
 
     async def take(self, lease: str, *lanes: Collection[Lane]) -> LeasedJob:
-        """Lease the next job, which must exist."""
         leased: LeasedJob | None = await self.store.write(jobs.take, lease, *lanes)
         assert leased is not None
         return leased

@@ -24,7 +24,6 @@ MINUTE = 60
 
 @cache
 def rsa_key(name: str) -> rsa.RSAPrivateKey:
-    """The key of this name; it is made once."""
     return rsa.generate_private_key(65537, 2048)
 
 
@@ -49,8 +48,6 @@ def public_ec_jwk(name: str) -> dict[str, Any]:
 
 @dataclass
 class Issuer:
-    """A signer of tokens for one audience."""
-
     url: str = ""
     audience: str = ""
     key: str = "current"

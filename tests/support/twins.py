@@ -391,6 +391,7 @@ def _reading() -> Iterator[Attempt]:
     for label, how in product(DOCUMENTS, ("id", "uid")):
         yield _named(ops.GET_DOCUMENT, label, how, params={"text": "true"})
         yield _named(ops.GET_ORIGINAL, label, how)
+        yield _named(ops.GET_PICTURE, label, how)
         yield _named(ops.LIST_VERSIONS, label, how)
         for version in (1, 2):
             yield _named(ops.GET_VERSION, label, how, version, what=f"in version {version}")

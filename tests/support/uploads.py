@@ -52,7 +52,6 @@ class Desk:
             await self.uploads.chunk(upload_id, index, encoded(data))
 
     async def sent(self, *chunks: bytes, caller: str = "me") -> str:
-        """Start an upload and send all of its bytes; return its id."""
         upload_id = await self.start(sum(map(len, chunks)), caller)
         await self.send(upload_id, *chunks)
         return upload_id

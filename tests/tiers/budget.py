@@ -35,7 +35,6 @@ def cost_of(seconds: float, tests: Mapping[str, float], reference: float) -> Cos
 
 
 def committed() -> dict[str, Cost]:
-    """The committed costs, by the name of the tier."""
     return {name: Cost(**cost) for name, cost in json.loads(FILE.read_text(encoding="utf-8")).items()}
 
 

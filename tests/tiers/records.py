@@ -32,8 +32,6 @@ def records_folder() -> Path:
 
 
 class Records:
-    """Records of one checkout in one folder."""
-
     def __init__(self, checkout: Path, folder: Path) -> None:
         self._checkout = checkout
         self._folder = folder

@@ -66,7 +66,6 @@ def prose(source: str) -> tuple[list[tuple[int, str]], list[str]]:
 
 
 def files(part: str) -> list[Path]:
-    """Return the Python files and pages of a part."""
     root = ROOT / part
     found = [root] if root.is_file() else [*root.rglob("*.py"), *root.rglob("*.md")]
     return [

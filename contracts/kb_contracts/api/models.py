@@ -769,6 +769,13 @@ class Purged(Response):
     versions: Count
 
 
+class Picture(Response):
+    """A picture, made by the engine: it has no metadata and no active content of the original file."""
+
+    media_type: Literal["image/png", "image/jpeg"]
+    content: Annotated[bytes, Meta(description="the picture, in base64")]
+
+
 class Removed(Response):
     """The extent of a deletion. `bytes` is the size of the originals.
 
@@ -936,6 +943,38 @@ Feature = Literal["access"]
 """
 
 
+class GrowthWeek(Response):
+    """The documents and passages that were created until the end of a week; `week` is its Monday."""
+
+    week: str
+    documents: Count
+    chunks: Count
+
+
+class QuestionDay(Response):
+    """The questions of a day (UTC): all of them, and those without a match or with `weak` results."""
+
+    day: str
+    total: Count
+    unanswered: Count
+
+
+class History(Response):
+    """Counts over time. `growth`: the last 52 weeks, of the documents that exist now.
+
+    `languages`: the documents by language (ISO 639-1), if it is known. `questions`: the last 30 days with a
+    question, the oldest first. A search with a `cursor`, or with `detail` `locations`, is no question; a
+    result of `vectorSearch` is never `weak`. `unanswered`: the latest questions that found nothing, if the
+    engine keeps their texts. Both are omitted by an engine that does not count questions, and for callers
+    with a limited scope or without the right to administer.
+    """
+
+    growth: list[GrowthWeek]
+    languages: dict[str, Count]
+    questions: list[QuestionDay] | msgspec.UnsetType = msgspec.UNSET
+    unanswered: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
 class Status(Response):
     """`GET /status`. `issues` is empty when all is well.
 
@@ -943,6 +982,7 @@ class Status(Response):
     administer, gets an empty `storage` and no `sandbox`. An engine that does not read files in a sandbox
     omits `sandbox` as well. `open_failures` counts the failed jobs without a later completed job of the same
     source (its path, or without one the file name in the same `dedup_scope`); an engine may omit it.
+    `history` is for queries that ask for it; an engine may omit it, too.
     """
 
     version: str
@@ -958,6 +998,7 @@ class Status(Response):
     sandbox: SandboxInfo | msgspec.UnsetType = msgspec.UNSET
     features: list[Feature] | msgspec.UnsetType = msgspec.UNSET
     open_failures: Count | msgspec.UnsetType = msgspec.UNSET
+    history: History | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def failures(self) -> int:

@@ -119,6 +119,11 @@ WITHOUT_CHUNKS = DocumentQuery(chunks=False)
 """Query for a document without its chunks, as most callers need it."""
 
 
+class PictureQuery(m.Request):
+    page: Annotated[int, Meta(ge=1, le=m.MAX_INTEGER)] | None = None
+    chunk: Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="index of a chunk to mark")] | None = None
+
+
 class SourceQuery(m.Request):
     source_path: m.SourcePath
 
@@ -149,6 +154,10 @@ class TagQuery(m.Request):
 
 class TagsQuery(PageQuery):
     prefix: Annotated[str, Meta(max_length=200)] = ""
+
+
+class StatusQuery(m.Request):
+    history: Annotated[bool, Meta(description="include counts over time, which take longer")] = False
 
 
 DOCUMENT_KEY = Annotated[
@@ -440,6 +449,26 @@ GET_ORIGINAL = _get(
     errors=("document_not_found", "original_not_kept"),
 )
 
+GET_PICTURE = _get(
+    "getPicture",
+    f"{_DOCUMENT}/picture",
+    "A page of a document's original file as a picture, by default the page of the chunk, or the first; of "
+    "an image, the whole",
+    m.Picture,
+    query=PictureQuery,
+    errors=(
+        "document_not_found",
+        "original_not_kept",
+        "unsupported_format",
+        "file_corrupt",
+        "file_encrypted",
+        "extraction_failed",
+        "extraction_timeout",
+        "extraction_memory",
+        "not_ready",
+    ),
+)
+
 REMOVE_SOURCE = _delete(
     "removeSource",
     f"{_DOCUMENT}/sources",
@@ -582,7 +611,11 @@ LIST_TAGS = _get(
 )
 
 GET_STATUS = _get(
-    "getStatus", f"{BASE}/status", "Version, model, device, counts, queue, storage and issues", m.Status
+    "getStatus",
+    f"{BASE}/status",
+    "Version, model, device, counts, queue, storage and issues",
+    m.Status,
+    query=StatusQuery,
 )
 
 GET_HEALTH = _get("getHealth", "/healthz", "Liveness of the process", m.Health, public=True)

@@ -15,6 +15,7 @@ from kb_contracts.api.models import (
     MAX_INTEGER,
     MAX_TAGS,
     Document,
+    DocumentDetail,
     Fidelity,
     FileFields,
     NotePatch,
@@ -46,10 +47,24 @@ def check_original_kept(document: Document) -> None:
         why = "A note has no file. Its text is available as it was sent: getDocument with text=true."
     else:
         why = (
-            "The engine kept no files when this one was sent. If KB_KEEP_ORIGINALS is on now, send the "
-            "file again."
+            "The engine kept no files when this one was sent, or dropped it for newer ones. If "
+            "KB_KEEP_ORIGINALS is on now, send the file again."
         )
     raise EngineError("original_not_kept", why)
+
+
+def picture_of(document: DocumentDetail, page: int | None) -> tuple[int, str]:
+    """Return the number of the page to show, from 1, and the text to mark: that of the only chunk, if any.
+
+    Raises EngineError: `original_not_kept`, or `invalid_parameter` for a page that does not exist.
+    """
+    check_original_kept(document)
+    chunk = document.chunks[0] if document.chunks else None
+    number = page or (chunk and chunk.page) or 1
+    if number > (last := document.pages or 1):
+        none = f"The document has no page {number:,}; its last is {last:,}."
+        raise EngineError("invalid_parameter", none, parameter="page")
+    return number, chunk.text if chunk else ""
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

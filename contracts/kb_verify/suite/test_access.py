@@ -44,6 +44,7 @@ def on_a_document(caller: Client, number: int, uid: str) -> list[Problem]:
         for operation, path, request in (
             (ops.GET_DOCUMENT, [], {}),
             (ops.GET_ORIGINAL, [], {}),
+            (ops.GET_PICTURE, [], {"params": {"chunk": 0}}),
             (ops.LIST_VERSIONS, [], {}),
             (ops.GET_VERSION, [1], {}),
             (ops.RESTORE_VERSION, [1], {}),

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from kb_contracts.api import operations as ops
 from kb_verify.client import Client, problem
+from kb_verify.files import pdf
 
 NAME = "grä'nite; x=.txt"
 
@@ -79,10 +80,26 @@ def test_clearing_keeps_no_file(keeping: Client) -> None:
     assert kept_bytes(keeping) == 0
 
 
+def test_a_page_is_shown_as_a_picture_with_a_passage_marked(keeping: Client) -> None:
+    document = keeping.file("a.pdf", pdf(["granite weighs more than basalt " * 4, "basalt " * 20]))
+    pictures = [
+        keeping.call(ops.GET_PICTURE, document, params=params)
+        for params in ({}, {"page": 1}, {"chunk": 1}, {"page": 2, "chunk": 0}, {"chunk": 0})
+    ]
+    first, same, *others = [each.content for each in pictures]
+    assert {(each.media_type, each.content[:4]) for each in pictures} == {("image/png", b"\x89PNG")}
+    assert (first == same, len({first, *others})) == (True, 4)
+    no_page = keeping.request(ops.GET_PICTURE, document, params={"page": 3})
+    assert problem(no_page, "invalid_parameter").parameter == "page"
+    text = keeping.file("a.txt", b"granite")
+    problem(keeping.request(ops.GET_PICTURE, text), "unsupported_format")
+
+
 def test_what_has_no_file_says_why(kb: Client) -> None:
     note = kb.stored_note("granite")
     assert note.original is UNSET
     assert "text" in problem(kb.request(ops.GET_ORIGINAL, note.id), "original_not_kept").detail
+    problem(kb.request(ops.GET_PICTURE, note.id), "original_not_kept")
     if not kb.keeps_originals:
         file = kb.call(ops.GET_DOCUMENT, kb.file("a.txt", b"basalt"))
         assert file.original is UNSET

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client
+from kb_verify.client import Client, decode
 
 
 @pytest.mark.requirement("E33")
@@ -63,6 +64,34 @@ def test_a_failed_job_is_open_until_its_source_succeeds(kb: Client) -> None:
         kb.ended(kb.send(name, content, None, **source))
         counts.append(kb.call(ops.GET_STATUS).failures - before)
     assert counts == [1, 2, 2, 1, 0]
+
+
+def test_history_counts_documents_and_unanswered_questions(kb: Client) -> None:
+    """An engine may omit the history, and in it the questions; other pages of an answer are no questions."""
+    kb.note("granite")
+    kb.note("granite and basalt")
+    before = history_of(kb)
+    page = kb.search("granite", mode="fts", top=1, pages=True)
+    kb.search("granite", mode="fts", top=1, pages=True, cursor=page.next_cursor)
+    kb.search("granite", mode="fts", detail="locations")
+    kb.search("obsidian", mode="fts")
+    after = history_of(kb)
+    assert (after.growth[-1].documents, after.growth[-1].chunks) == (2, 2)
+    if after.questions is msgspec.UNSET or before.questions is msgspec.UNSET:
+        pytest.skip("the engine does not count questions")
+    counts = [
+        (sum(day.total for day in days), sum(day.unanswered for day in days))
+        for days in (before.questions, after.questions)
+    ]
+    assert (counts[1][0] - counts[0][0], counts[1][1] - counts[0][1]) == (2, 1)
+
+
+def history_of(kb: Client) -> m.History:
+    response = kb.request(ops.GET_STATUS, params={"history": True})
+    status = decode(response, m.Status) if response.status_code == 200 else kb.call(ops.GET_STATUS)
+    if status.history is msgspec.UNSET:
+        pytest.skip("the engine has no history")
+    return status.history
 
 
 @pytest.mark.requirement("K52")

@@ -32,6 +32,7 @@ from kb_contracts.semantics.documents import (
 )
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.index.port import Selection
+from kb_engine.spans import accepted
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob, Query
 from kb_engine.store.repository import content, documents, feedback, jobs, updates
@@ -76,6 +77,7 @@ class JobsApi:
                 reach=incoming.access.reach,
             )
             job = await self._store.once(idempotency_of(incoming), jobs.accept, new)
+        accepted(job.id)
         return job
 
     async def list_jobs(self, incoming: Incoming) -> m.JobList:
@@ -132,14 +134,14 @@ class JobsApi:
                 reach=incoming.access.reach,
             )
             try:
-                accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
+                queued = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
             except EngineError:
                 # After any other failure the job may have been accepted; the next start sorts it out.
                 await spool.remove(job_id)
                 raise
-        if accepted.id != job_id:  # a retry: the job of the first request has the file
+        if queued.id != job_id:  # a retry: the job of the first request has the file
             await spool.remove(job_id)
-        return accepted
+        return queued
 
     async def _receive(
         self, source: web.Request | SentFile, reach: Reach | None, name: str
@@ -236,6 +238,9 @@ class DocumentsApi:
             blocks=self._store.original(document.sha256),
         )
 
+    async def get_picture(self, incoming: Incoming) -> m.Picture:
+        return await self._engine.pictures.get(document_key(incoming.path["document_id"]), incoming.query)
+
     async def check_citation(self, incoming: Incoming) -> m.CitationCheck:
         return await self._store.read(documents.check_citation, incoming.body)
 
@@ -294,6 +299,7 @@ class DocumentsApi:
         )
         if isinstance(taken, m.Document):
             return taken
+        accepted(taken.id)
         left = max(0.0, deadline - asyncio.get_running_loop().time())
         job = await self._engine.waiters.wait(
             taken.id, left, lambda job_id: self._store.read(jobs.find, job_id)

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
+from kb_contracts.semantics.history import growth_of
 from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.api.reranking import Reranker
 from kb_engine.care.scan import Scan
@@ -22,11 +23,13 @@ from kb_engine.encoder import Encoder
 from kb_engine.ingest.failed_jobs import FailedJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobWaiters, Workers
+from kb_engine.pictures import Pictures
+from kb_engine.questions import Questions
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
 from kb_engine.store.repository import jobs, state
-from kb_engine.store.store import Store
+from kb_engine.store.store import Store, utc_now
 from kb_http.mount import Incoming
 from kb_http.multipart import ReceivedFile
 from kb_readers.failures import no_sandbox
@@ -75,6 +78,8 @@ class Engine:
     waiters: JobWaiters
     failed_jobs: FailedJobs
     scan: Scan
+    pictures: Pictures
+    questions: Questions
     reranker: Reranker | None
     started_at: str
     phase: Phase = Phase.STARTING
@@ -118,9 +123,21 @@ class StateApi:
         """
         engine, access = self._engine, incoming.access
         engine.encoder.begin_recovery()
-        if access.reach is None and "administer" in access.rights:
-            return await self.whole()
-        return self._status(await engine.store.read(state.counts), _NO_STORAGE, self._out_of_order(), UNSET)
+        is_open = access.reach is None and "administer" in access.rights
+        if is_open:
+            status = await self.whole()
+        else:
+            counts = await engine.store.read(state.counts)
+            status = self._status(counts, _NO_STORAGE, self._out_of_order(), UNSET)
+        if incoming.query.history:
+            created, languages = await engine.store.read(state.growth)
+            status.history = m.History(
+                growth=growth_of(created, utc_now().date()),
+                languages=languages,
+                questions=await engine.questions.by_day() if is_open else UNSET,
+                unanswered=await engine.questions.texts() if is_open else UNSET,
+            )
+        return status
 
     async def whole(self) -> m.Status:
         """Return the status of the whole base, with storage and the causes of issues."""
@@ -200,7 +217,7 @@ class StateApi:
             why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
             return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
         self._counts = counts
-        keeps, kept_bytes = engine.settings.keep_originals, counts.kept_originals_bytes
+        keeps, kept_bytes = engine.store.keeps_originals, counts.kept_originals_bytes
         self._storage = msgspec.structs.replace(
             self._storage,
             bytes=counts.database_bytes + uploads,

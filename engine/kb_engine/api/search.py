@@ -9,6 +9,7 @@ from functools import partial
 
 from msgspec import UNSET, UnsetType
 
+from kb_config import tracing
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
@@ -40,6 +41,7 @@ from kb_contracts.semantics.search import (
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
+from kb_engine.questions import MOST_PENDING
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
@@ -60,7 +62,12 @@ class SearchApi:
         self._reranker = engine.reranker
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
-        return await self.answer(incoming.body, incoming.access.reach)
+        answer = await self.answer(incoming.body, incoming.access.reach)
+        questions = self._engine.questions
+        questions.pending.append((incoming.body, answer.total > 0 and not answer.weak))
+        if len(questions.pending) >= MOST_PENDING:
+            questions.count()
+        return answer
 
     async def answer(self, request: m.SearchRequest, reach: Reach | None = None) -> m.SearchResponse:
         """Answer a search request. Called in process, `top` has no maximum, as `kb eval` needs.
@@ -190,6 +197,9 @@ class RaglerApi:
         results = found.results
         if plan is not None:
             results = (await _in_final_order(self._store, results, plan))[: request.limit]
+        self._engine.questions.pending.append((request, found.total > 0))
+        if len(self._engine.questions.pending) >= MOST_PENDING:
+            self._engine.questions.count()
         ids = chosen or await self._store.read(collections.ids, first_collections(results))
         return r.VectorSearchResponse(
             results=[vector_result(result, ids) for result in results],
@@ -234,7 +244,8 @@ async def _second_look(
         return (results, False, NO_RERANKER) if request.rerank else (results, UNSET, UNSET)
     first = results[:most]
     try:
-        relevances = await reranker.scores(query, [with_header(result.chunk) for result in first])
+        with tracing.step("rerank"):
+            relevances = await reranker.scores(query, [with_header(result.chunk) for result in first])
     except RerankFailed as error:
         return results, False, str(error)
     return in_order_of_relevance(first, relevances), True, UNSET

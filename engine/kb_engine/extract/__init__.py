@@ -18,7 +18,7 @@ from kb_readers.child import OnProgress, read_in_child
 from kb_readers.failures import ExtractionFailed
 from kb_readers.memory import MemoryBudget
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Reader
-from kb_readers.readers import ignore_progress, read_file
+from kb_readers.readers import DRAWN, ignore_progress, read_file
 from kb_readers.remarks import pages_listed
 from kb_readers.text import has_few_letters
 
@@ -31,6 +31,9 @@ _SCANS = Reader(
     memory_limit="ocr",
     aborts_without_memory=True,
 )
+_DRAWN_PICTURE = Reader("kb_engine.extract.pictures", "draw_picture", takes_context=True, memory_limit="ocr")
+DRAWN_HERE = {**DRAWN, "jpg": _DRAWN_PICTURE, "png": _DRAWN_PICTURE}
+"""Readers that return a picture, by format name."""
 _OCR_PACKAGE = "rapidocr"
 
 

@@ -28,7 +28,7 @@ from kb_engine.extract import no_ocr
 from kb_engine.extract.layout import Line, as_markdown
 from kb_readers.failures import ExtractionFailed, damaged, unsafe
 from kb_readers.markdown import one_line
-from kb_readers.model import Context, Extraction, Page
+from kb_readers.model import Context, Extraction, Page, Picture
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
@@ -43,6 +43,8 @@ LONGEST_SIDE = 2000
 """Maximum side of a recognized piece, in pixels; larger pieces are shrunk. Tall pictures are cut first."""
 TALLEST = 1.5
 """Maximum height of a piece longer than `LONGEST_SIDE`, in widths."""
+_PICTURE_SIDE = 1_400
+"""Maximum side of a picture that is shown, in pixels."""
 
 _MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
@@ -88,6 +90,18 @@ def read_picture(data: bytes, context: Context) -> Extraction:
         " ".join(remarks) or None,
         ocr_confidences={} if seen.confidence is None else {1: seen.confidence},
     )
+
+
+def draw_picture(data: bytes, context: Context) -> Picture:
+    """Return the first picture in the file, scaled down and encoded anew. Raises ExtractionFailed."""
+    from PIL import Image  # part of the extra
+
+    fmt = FORMATS[context.format]
+    pixels, _ = decode_picture(data, fmt)
+    picture, written = Image.fromarray(pixels[:, :, ::-1]), io.BytesIO()
+    picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
+    picture.save(written, _DECODERS[fmt.name])
+    return Picture(written.getvalue(), "image/jpeg" if fmt.name == "jpg" else "image/png")
 
 
 def illegible(where: str) -> str:

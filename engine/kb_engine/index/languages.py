@@ -135,6 +135,9 @@ _LETTERS = re.compile(r"[^\W\d_]")
 _MARKS = re.compile("[\u0300-\u036f\u0610-\u061a\u0640\u064b-\u065f\u0670]")
 """Accents, and the optional vowel signs of Arabic."""
 
+_LOADING = threading.Lock()
+"""Held while the detector is loaded, so that several threads do not load it at once."""
+
 
 def language_of(title: str, texts: Sequence[str]) -> str | None:
     """Return the main language of a document, if it is certain enough. CPU-bound."""
@@ -145,7 +148,9 @@ def language_of(title: str, texts: Sequence[str]) -> str | None:
     for language, characters in UNSPACED.items():
         if len(re.findall(f"[{characters}]", sample)) > _UNSPACED_SHARE * letters:
             return language
-    language, probability = _detector()(sample)
+    with _LOADING:
+        detect = _detector()
+    language, probability = detect(sample)
     return language if probability >= SURE else None
 
 

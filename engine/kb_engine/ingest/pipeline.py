@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from kb_config import tracing
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_engine.chunk import chunks
@@ -99,14 +100,15 @@ class Pipeline:
             await steps.page(pages)
 
         await steps.extracting()
-        extraction = await extract(
-            path,
-            kind,
-            force_ocr=force_ocr,
-            limits=self._limits,
-            on_progress=on_progress,
-            memory=self._memory,
-        )
+        with tracing.step("extract text"):
+            extraction = await extract(
+                path,
+                kind,
+                force_ocr=force_ocr,
+                limits=self._limits,
+                on_progress=on_progress,
+                memory=self._memory,
+            )
         return await self._index(extraction, title or extraction.title or filename, steps, Owner(caller))
 
     async def embed(self, title: str, chunks: Sequence[PreparedChunk], *, caller: str) -> Vectors:
@@ -128,7 +130,8 @@ class Pipeline:
     async def _index(self, extraction: Extraction, title: str, steps: Steps, owner: Owner) -> Prepared:
         await steps.splitting()
         await self._retry_on_outage(self._encoder.load, steps)
-        pieces, texts = await self._split(extraction, title, owner)
+        with tracing.step("split"):
+            pieces, texts = await self._split(extraction, title, owner)
         vectors = await self._vectors(pieces, texts, steps, owner)
         first = [piece.text for piece in pieces[:PASSAGES]]
         return Prepared(

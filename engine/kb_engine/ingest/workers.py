@@ -20,17 +20,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.semantics.documents import text_digest, title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
+from kb_engine.spans import failed, working
 from kb_engine.spool import Spool
 from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
@@ -115,6 +116,7 @@ class Workers:
         self._loops = []
         for lane_workers in self._lanes:
             lane_workers.in_hand.clear()
+            lane_workers.taken.clear()
 
     async def cancel(self, job_id: str) -> None:
         """Stop working on a job that the store has cancelled; return when the work has stopped."""
@@ -135,7 +137,7 @@ class Workers:
         while True:
             leased = await self._next(lane_workers)
             await self.cancel(leased.job.id)  # taken again after its lease was lost: stop the old work
-            task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
+            task = asyncio.create_task(self._traced_work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
             try:
                 await asyncio.wait([task])  # not awaited directly: a cancelled job must not end the worker
@@ -152,30 +154,43 @@ class Workers:
                 await _to_the_end(self._ended(leased.job))
 
     async def _next(self, lane_workers: _LaneWorkers) -> LeasedJob:
-        # One worker per lane queries the store, and the others wait for the lock: two could both give a
-        # caller its last slot, and all would query for the same new job.
+        lane_workers.idle += 1
+        try:
+            return await self._taken(lane_workers)
+        finally:
+            lane_workers.idle -= 1
+
+    async def _taken(self, lane_workers: _LaneWorkers) -> LeasedJob:
+        # One worker per lane queries the store, for all that are idle, and the others wait for the lock: two
+        # could both give a caller its last slot, and all would query for the same new job.
         async with lane_workers.looking:
-            while True:
+            while not lane_workers.taken:
                 if not lane_workers.may_find:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_POLL_SECONDS):
                             await lane_workers.woken.wait()
                 lane_workers.woken.clear()  # before taking, so that a job accepted in between is not missed
                 lane_workers.called = 0
-                leased = None
+                taken: list[LeasedJob] = []
                 left_out = lane_workers.left_out()
                 try:
-                    leased = await self._store.write(
-                        jobs.take, str(uuid4()), [lane_workers.lane], left_out(), left_out
+                    taken = await self._store.write(
+                        jobs.take_several, lane_workers.idle, [lane_workers.lane], left_out
                     )
                 except EngineError as error:
                     logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
-                if leased is not None:
-                    lane_workers.in_hand.append(leased.job.caller)
-                    lane_workers.note(left_out(leased.job.caller), leased.has_more, leased.has_next)
-                    return leased
-                # Jobs that wait for another job of their note or source are reported at its end.
-                lane_workers.note(left_out(), bool(left_out()), has_next=False)
+                callers = [each.job.caller for each in taken]
+                lane_workers.in_hand += callers
+                lane_workers.taken += taken
+                if taken:
+                    lane_workers.note(left_out(*callers), taken[-1].has_more, taken[-1].has_next)
+                else:  # jobs that wait for another job of their note or source are reported at its end
+                    lane_workers.note(left_out(), bool(left_out()), has_next=False)
+            return lane_workers.taken.popleft()
+
+    async def _traced_work(self, leased: LeasedJob) -> bool:
+        with working(leased.job.id, leased.job.kind, leased.lane):
+            return await self._work(leased)
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Process a job; return True if it continues in another lane."""
@@ -184,8 +199,9 @@ class Workers:
             if not await self._closed_as_duplicate(leased):
                 async with self._progress(leased, latest) as progress:
                     prepared = await self._prepare(leased, progress)
+                commit = documents.commit_note if leased.lane == "short" else documents.commit
                 job = await self._retry_while_not_ready(
-                    lambda: self._store.write(documents.commit, leased, prepared, latest.progress)
+                    lambda: self._store.write(commit, leased, prepared, latest.progress)
                 )
                 logger.info(
                     "job abandoned" if job is None else "job completed",
@@ -309,6 +325,7 @@ class Workers:
 
     async def _fail(self, leased: LeasedJob, code: str, message: str, latest: _LatestProgress) -> None:
         """Mark the job as failed, retrying until the store accepts it: a full disk refuses even that."""
+        failed(code)
         while True:
             try:
                 error = m.JobError(code=code, message=message)
@@ -427,6 +444,10 @@ class _LaneWorkers:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     in_hand: list[str] = field(default_factory=list)
+    idle: int = 0
+    """Number of workers without a job."""
+    taken: deque[LeasedJob] = field(default_factory=deque)
+    """Jobs for idle workers."""
     called: int = 0
     """Calls since the last look at the queue."""
     has_more: bool = False

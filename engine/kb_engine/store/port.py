@@ -140,13 +140,14 @@ class Bounds:
     days.
 
     With `versions` 0 no old version is kept, nor removed documents. `originals` says that the uploaded files
-    are kept.
+    are kept; None: as the base was created. They have at most `originals_bytes`, unless that is 0.
     """
 
     queued: int = 100_000
     versions: int = KEPT_VERSIONS
     version_days: float = KEPT_DAYS
-    originals: bool = False
+    originals: bool | None = False
+    originals_bytes: int = 0
 
 
 DEFAULT_BOUNDS = Bounds()

@@ -35,6 +35,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
+from kb_config import tracing
 from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
@@ -43,7 +44,7 @@ from kb_engine.index.score import fused, is_doubtful
 from kb_engine.store.clock import SteadyClock, stamp
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
-from kb_engine.store.repository.transaction import MAKES_ROOM, Read, Write, once
+from kb_engine.store.repository.transaction import MAKES_ROOM, TOGETHER, Read, Write, once
 from kb_engine.store.wording import Find, find_passing
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -78,6 +79,15 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def _named(access: str, operation: Callable[..., object]) -> str:
+    """Return the name of a transaction's span."""
+    return f"store {access} {getattr(operation, '__name__', 'work')}"
+
+
+def _group(operation: Callable[..., object]) -> str | None:
+    return operation.__name__ if operation in TOGETHER else None
+
+
 def bounded(read: R, reach: Reach | None) -> R:
     """Restrict the transaction to an access scope."""
     read.reach = reach
@@ -106,6 +116,11 @@ class Store(ABC):
         return [
             f"The disk of the base was full at {self._emptied_at}: versions and removed documents made room"
         ]
+
+    @property
+    def keeps_originals(self) -> bool:
+        """True if the files of new documents are kept."""
+        return bool(self._bounds.originals)
 
     @property
     def index_failure(self) -> str | None:
@@ -147,7 +162,8 @@ class Store(ABC):
     ) -> T:
         """Run an operation on one snapshot of the base."""
         reach = REACH.get()
-        return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
+        with tracing.step(_named("read", operation)):
+            return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
 
     async def write(
         self,
@@ -157,10 +173,12 @@ class Store(ABC):
     ) -> T:
         """Run an operation in one write transaction, which completes even if the caller is cancelled."""
         reach = REACH.get()
-        done = await self._run_write(
-            lambda write: operation(bounded(write, reach), *args, **kwargs),
-            makes_room=operation in MAKES_ROOM,
-        )
+        with tracing.step(_named("write", operation)):
+            done = await self._run_write(
+                lambda write: operation(bounded(write, reach), *args, **kwargs),
+                makes_room=operation in MAKES_ROOM,
+                group=_group(operation),
+            )
         if self._follower is not None:
             self._follower.wake()
         return done
@@ -177,10 +195,12 @@ class Store(ABC):
         Raises `idempotency_mismatch`.
         """
         makes_room, reach = operation in MAKES_ROOM, REACH.get()
-        done = await self._run_write(
-            lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
-            makes_room=makes_room,
-        )
+        with tracing.step(_named("write", operation)):
+            done = await self._run_write(
+                lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
+                makes_room=makes_room,
+                group=_group(operation),
+            )
         if self._follower is not None:
             self._follower.wake()
         return done
@@ -193,12 +213,13 @@ class Store(ABC):
         """
         if (reach := REACH.get()) is not None:
             query = replace(query, selection=replace(query.selection, reach=reach))
-        found = await self._find(query, vector)
-        if query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above):
-            by_words = replace(query, mode="fts", vector=None, top=1, min_score=0.0, arrange=None)
-            words = await self._find(by_words, None)
-            found = replace(found, weak=fused(query.scoring.weight, found.above, words.above) < 0)
-        return found
+        with tracing.step("search index"):
+            found = await self._find(query, vector)
+            if query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above):
+                by_words = replace(query, mode="fts", vector=None, top=1, min_score=0.0, arrange=None)
+                words = await self._find(by_words, None)
+                found = replace(found, weak=fused(query.scoring.weight, found.above, words.above) < 0)
+            return found
 
     async def ping(self) -> None:
         """Check that the base can be read and written."""
@@ -253,8 +274,12 @@ class Store(ABC):
         """Run statements on one snapshot of the base."""
 
     @abstractmethod
-    async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
+    async def _run_write(
+        self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool, group: str | None = None
+    ) -> T:
         """Run one write transaction, which completes even if the caller is cancelled.
+
+        Works of a `group` that wait may share it.
 
         If the disk is full, old versions and trash are dropped and the transaction is retried once. With
         `makes_room` it keeps no versions then, and uses reserved space if the store has any.
@@ -332,8 +357,9 @@ class Follower:
                 while True:
                     if self._applied < wanted:
                         self.wake()
-                        async with self._advanced:
-                            await self._advanced.wait_for(lambda: self._applied >= wanted)
+                        with tracing.step("wait for index"):
+                            async with self._advanced:
+                                await self._advanced.wait_for(lambda: self._applied >= wanted)
                     found = await self._index.search(query)
                     if found.generation >= wanted:
                         return found

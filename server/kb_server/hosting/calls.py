@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from mcp.shared.exceptions import MCPError
 
-from kb_config import logs
+from kb_config import logs, tracing
 from kb_contracts.access.reach import Access, Reach, Right
 from kb_server.access.grants import GRANT, Grant, grant_of
 from kb_server.document_marks import MEMBER, meta_of, opening
@@ -23,7 +23,7 @@ from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.engine_faults import subject_of, tool_error
 from kb_server.hosting.arguments import read_arguments
-from kb_server.observability import auditing, tracing
+from kb_server.observability import auditing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, SchemaError, input_schema, output_schema, types_alone
 from kb_server.tool import (
@@ -53,6 +53,9 @@ MAX_AGENT = 200
 _UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = "0" * 32
+_TOOL_ERROR = "tool_error"
+"""The conventional `error.type` of an answer with `isError`; its own code is in `kb.error`."""
+_SPAN_ERRORS = {INTERNAL: str(INTERNAL_ERROR)}
 
 
 def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
@@ -84,9 +87,8 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
     if agent := caller.headers.get("User-Agent"):
         call.log["user_agent"] = agent[:MAX_AGENT]
     if tracing.ACTIVE is not None:
-        call.trace = tracing.trace_of(
-            meta, caller.headers.get("traceparent"), caller.headers.get("tracestate")
-        )
+        source = meta if meta is not None and isinstance(meta.get("traceparent"), str) else caller.headers
+        call.trace = tracing.sendable(source.get("traceparent"), source.get("tracestate"))
     return call
 
 
@@ -317,11 +319,22 @@ _Proceed = Callable[[_Run], Awaitable[ToolOutcome]]
 async def _traced(proceed: _Proceed, run: _Run) -> ToolOutcome:
     if tracing.ACTIVE is None:
         return await proceed(run)
-    span = tracing.ACTIVE.begin(run.published.tool.name, run.call)
+    tool, call = run.published.tool.name, run.call
+    attributes = {
+        "mcp.method.name": "tools/call",
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": tool,
+        "kb.correlation_id": call.correlation_id,
+    }
+    span = tracing.ACTIVE.begin(f"tools/call {tool}", "SERVER", attributes, call.trace)
+    call.trace = span.onward()
     try:
         return await proceed(run)
     finally:
-        span.end(run.error_type, answered=run.answered)
+        if (error := run.error_type) is not None:
+            span.set("kb.error", error)
+            span.fail(_TOOL_ERROR if run.answered else _SPAN_ERRORS.get(error, error))
+        span.end()
 
 
 async def _recorded(metrics: Metrics, proceed: _Proceed, run: _Run) -> ToolOutcome:

@@ -1,4 +1,4 @@
-"""Reports about calls: counts for Prometheus, spans, the audit log, and redaction of logged queries.
+"""Reports about calls: counts for Prometheus, the audit log, and redaction of logged queries.
 
 They contain no secret and no document text.
 """

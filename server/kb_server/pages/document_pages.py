@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import hdrs, web
@@ -16,6 +19,7 @@ from kb_contracts.api.operations import (
     ADD_TAGS,
     DELETE_DOCUMENT,
     GET_DOCUMENT,
+    GET_PICTURE,
     LIST_DOCUMENTS,
     LIST_VERSIONS,
     PATCH_NOTE,
@@ -28,6 +32,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
     NoteQuery,
     PageQuery,
+    PictureQuery,
 )
 from kb_contracts.semantics.search import good_matches
 from kb_http.downloads import SAFE_HEADERS, file_response
@@ -52,6 +57,7 @@ from kb_server.tool import ToolError
 log = logging.getLogger(__name__)
 
 _RESULTS, _DOCUMENTS, _PASSAGES = 10, 50, 100
+_PICTURES = ("jpg", "png")
 _NEAR, _FACETS, _TAGS = 6, 20, 100
 _SYNTAX = re.compile(r'["“”„«»]|(?<!\S)-')
 
@@ -136,6 +142,8 @@ async def document(visit: Visit) -> web.Response:
         document=document,
         text=text,
         contents=contents,
+        figure=_figure(visit, document),
+        again=visit.again,
         near=await _near(visit, document),
         collections=await visit.choices(),
         around=visit.around(document.chunk_offset, len(document.chunks), document.chunk_count, _PASSAGES),
@@ -158,6 +166,57 @@ async def original(visit: Visit) -> web.Response:
             if visit.request.transport is not None:
                 visit.request.transport.abort()
     return response
+
+
+async def picture(visit: Visit) -> web.Response:
+    """Return a page of a document's original file as a picture; a browser asks before it uses its copy."""
+    query = fit(PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
+    drawn = await visit.engine.call(GET_PICTURE, path=visit.request.match_info, query=query)
+    headers = {**HEADERS, hdrs.CACHE_CONTROL: "private, no-cache"}
+    etag = hashlib.sha256(drawn.content).hexdigest()
+    is_known = any(each.value == etag for each in visit.request.if_none_match or ())
+    response = (
+        web.Response(status=304, headers=headers)
+        if is_known
+        else web.Response(body=drawn.content, content_type=drawn.media_type, headers=headers)
+    )
+    response.etag = etag
+    return response
+
+
+class _Figure(NamedTuple):
+    """The picture on the page of a document, beside the passage with the index `passage`.
+
+    `number` is the number of the page in the file, None for the picture of an image; `around` has the
+    addresses of the pages with the pictures before and after it.
+    """
+
+    address: str
+    number: int | None
+    around: dict[str, str]
+    passage: int
+
+
+def _figure(visit: Visit, document: m.DocumentDetail) -> _Figure | None:
+    if document.original is not True:
+        return None
+    address, chunks = f"/documents/{document.id}/picture", document.chunks
+    if document.format in _PICTURES:
+        return _Figure(address, None, {}, chunks[0].index if chunks else 0)
+    wanted = fit(PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
+    hit = next((each for each in chunks if each.index == wanted.chunk), None)
+    number = wanted.page or (hit.page if hit else None)
+    if document.format != "pdf" or number is None or not chunks:
+        return None
+    on_page = [hit] if hit and hit.page == number else [each for each in chunks if each.page == number]
+    around = {
+        "previous": visit.again(page=number - 1) + "#picture" if number > 1 else "",
+        "following": visit.again(page=number + 1) + "#picture" if number < (document.pages or 0) else "",
+    }
+    marked = {} if hit is None else {"passage": hit.index}
+    return _Figure(
+        f"{address}?{urlencode({'page': number, **marked})}", number, around, (on_page or chunks)[0].index
+    )
 
 
 async def _near(visit: Visit, document: m.Document) -> list[m.SearchResult]:
@@ -266,7 +325,13 @@ def _facets(
 
 def _tags(visit: Visit) -> list[str]:
     """Return the tags that the address of a page requires."""
-    return tags_for_search(visit.query.get("collection") or None, listed_in(visit.query.get("tag", "")))
+    tags = tags_for_search(None, listed_in(visit.query.get("tag", "")))
+    if name := visit.query.get("collection"):
+        try:  # other programs give collections names that no form accepts: their documents are shown as well
+            tags.append(msgspec.convert(PREFIX + name, m.Tag))
+        except msgspec.ValidationError:
+            tags.append(tag_of(name))  # raises, with the characters of a name
+    return tags
 
 
 def _passages(chunks: Sequence[m.Chunk]) -> list[tuple[m.Chunk, str]]:

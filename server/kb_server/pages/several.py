@@ -1,19 +1,34 @@
-"""Changes of several documents at once: a confirmation by title, then each by itself, with its result."""
+"""Changes of several documents at once: a confirmation by title, then each by itself, with its result.
+
+The page of the results has a form that undoes them, with the steps in its fields: nothing is stored. Each
+step is bound to the version that the change left: a second undo, or one after another change, is refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from aiohttp import web
 
 from kb_contracts.access.reach import Right
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import ADD_TAGS, DELETE_DOCUMENT, GET_DOCUMENT, WITHOUT_CHUNKS
+from kb_contracts.api.operations import (
+    ADD_TAGS,
+    DELETE_DOCUMENT,
+    GET_DOCUMENT,
+    LIST_VERSIONS,
+    REMOVE_TAG,
+    RESTORE_VERSION,
+    WITHOUT_CHUNKS,
+    PageQuery,
+    TagQuery,
+)
 from kb_server import collection_moves
-from kb_server.collection_tags import tag_of, validate_tags
+from kb_server.collection_tags import collections_in, tag_of, validate_tags
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.pages.forms import FormError
@@ -44,6 +59,15 @@ class Outcome(NamedTuple):
     reason: str
 
 
+class Undo(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The way back for one document: at `version` tags to remove, and one to add; 0: to restore it."""
+
+    key: str
+    version: m.Count
+    removed: list[m.Tag] = []
+    added: m.Tag | None = None
+
+
 NOT_TRIED = "Not tried, because the engine did not answer."
 
 
@@ -65,37 +89,105 @@ async def confirmation(visit: Visit) -> web.Response:
 async def change(visit: Visit) -> web.Response:
     """Change each of the chosen documents; a failure is named and does not stop the rest."""
     selection = _selection(visit, visit.form.fields, listed_in(visit.form["ids"]))
-    outcomes: list[Outcome] = []
-    is_away = False
-    for key in selection.keys:
-        title, there, reason = f"document {key}", f"/documents/{key}", ""
-        try:
-            if is_away:
-                raise ToolError("not_tried", NOT_TRIED)
-            document = await visit.engine.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
-            title = document.title
-            await _apply(visit, selection, document)
-            there = "" if selection.action == "remove" else there
-        except (EngineFault, ToolError) as error:
-            reason, has_no_answer = failure(error, document_id=key)
-            is_away |= has_no_answer
-        outcomes.append(Outcome(title, there, reason))
-    return visit.show(
-        "outcomes", heading=_HEADINGS[selection.action], outcomes=outcomes, action=selection.action
-    )
+    undos: list[Undo] = []
+
+    async def apply(key: str) -> Outcome:
+        document = await visit.engine.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
+        titles[key] = document.title
+        undo = await _apply(visit, selection, document)
+        if undo is not None:
+            undos.append(undo)
+        return Outcome(document.title, "" if selection.action == "remove" else f"/documents/{key}", "")
+
+    titles: dict[str, str] = {}
+    outcomes = await _each(selection.keys, apply, titles)
+    way_back = msgspec.json.encode(undos).decode() if undos else ""
+    heading = _HEADINGS[selection.action]
+    return visit.show("outcomes", heading=heading, outcomes=outcomes, action=selection.action, undo=way_back)
 
 
 _HEADINGS = {"tag": "Tags added", "move": "Documents moved", "remove": "Documents removed"}
 
 
-async def _apply(visit: Visit, selection: Selection, document: m.Document) -> None:
+async def undo(visit: Visit) -> web.Response:
+    """Undo the changes of a form for each document that was not changed since."""
+    try:
+        undos = {each.key: each for each in msgspec.json.decode(visit.form["undo"], type=list[Undo])}
+    except msgspec.MsgspecError as error:
+        raise FormError("This form undoes nothing. Go back, and load the page again.", 422) from error
+    if not 0 < len(undos) <= MOST or not all(map(_KEY.fullmatch, undos)):
+        raise FormError("This form undoes nothing. Go back, and load the page again.", 422)
+
+    async def apply(key: str) -> Outcome:
+        try:
+            document = await _undone(visit, undos[key])
+        except Refused as refused:
+            if refused.reason not in ("version_conflict", "tag_not_found"):
+                raise
+            raise _changed_since() from refused
+        return Outcome(document.title, f"/documents/{document.id}", "")
+
+    outcomes = await _each(list(undos), apply, {})
+    return visit.show("outcomes", heading="Undone", outcomes=outcomes, action="undo", undo="")
+
+
+def _changed_since() -> ToolError:
+    return ToolError("changed_since", "It was changed since, and stays as it is now.")
+
+
+async def _each(
+    keys: Sequence[str], apply: Callable[[str], Awaitable[Outcome]], titles: Mapping[str, str]
+) -> list[Outcome]:
+    """Return the outcome of `apply` for each document, in turn, until the engine does not answer."""
+    outcomes: list[Outcome] = []
+    is_away = False
+    for key in keys:
+        try:
+            if is_away:
+                raise ToolError("not_tried", NOT_TRIED)
+            outcomes.append(await apply(key))
+        except (EngineFault, ToolError) as error:
+            reason, has_no_answer = failure(error, document_id=key)
+            is_away |= has_no_answer
+            outcomes.append(Outcome(titles.get(key, f"document {key}"), f"/documents/{key}", reason))
+    return outcomes
+
+
+async def _apply(visit: Visit, selection: Selection, document: m.Document) -> Undo | None:
+    """Change a document; return the way back, or None if nothing changed."""
     path = {"document_id": document.id}
     if selection.action == "remove":
         await visit.engine.call(DELETE_DOCUMENT, path=path)
-    elif selection.action == "move":
-        await collection_moves.move(visit.engine, document, selection.collection, clock=visit.clock)
+        return Undo(document.uid, 0)
+    if selection.action == "move":
+        tag, before = tag_of(selection.collection), collections_in(document.tags)
+        moved = await collection_moves.move(visit.engine, document, selection.collection, clock=visit.clock)
+        new, former = [tag], before[-1] if before else None
     else:
-        await visit.engine.call(ADD_TAGS, path=path, body=m.TagsRequest(tags=selection.tags))
+        moved = await visit.engine.call(ADD_TAGS, path=path, body=m.TagsRequest(tags=selection.tags))
+        new, former = [tag for tag in selection.tags if tag not in document.tags], None
+    return None if moved.version == document.version else Undo(str(document.id), moved.version, new, former)
+
+
+async def _undone(visit: Visit, undo: Undo) -> m.Document:
+    if not undo.version:
+        path = {"document_id": undo.key}
+        last = (await visit.engine.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1))).versions
+        if not (last and last[0].removed):
+            raise _changed_since()
+        return await visit.engine.call(RESTORE_VERSION, path={**path, "version": last[0].version})
+    document, version = None, undo.version
+    for tag in undo.removed:
+        document = await visit.engine.call(
+            REMOVE_TAG,
+            path={"document_id": undo.key, "tag": tag},
+            query=TagQuery(add=undo.added),
+            if_match=version,
+        )
+        version = document.version
+    if document is None:
+        raise _changed_since()
+    return document
 
 
 async def _read(visit: Visit, key: str) -> m.Document | str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from tempfile import TemporaryFile
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -21,8 +22,8 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.formats import Format
-from kb_contracts.api.operations import AnyOperation, NoQuery
+from kb_contracts.api.formats import FORMATS, Format
+from kb_contracts.api.operations import AnyOperation, DocumentQuery, NoQuery
 from kb_contracts.semantics.access import check_submission, check_whole
 from kb_contracts.semantics.documents import (
     check_confirmed,
@@ -32,14 +33,16 @@ from kb_contracts.semantics.documents import (
     check_original_kept,
     check_patch,
     document_key,
+    picture_of,
 )
+from kb_contracts.semantics.history import is_question
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
 from kb_http.mount import Handler, Incoming, body_too_large, handlers_of
 from kb_http.multipart import ReceivedFile, receive_file
 from kb_readers.failures import ExtractionFailed
-from kb_readers.model import DEFAULT_LIMITS, Extraction
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
 from kb_readers.probe import sandbox_info
-from kb_readers.readers import format_of, read_file, require_reader
+from kb_readers.readers import draw_file, format_of, read_file, require_reader
 from kb_simulator.engine import arrivals, submissions
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.jobs import Retry
@@ -154,10 +157,16 @@ async def extract(data: bytes, fmt: Format, *, force_ocr: bool = False) -> Extra
         raise ExtractionFailed(
             "ocr_failed", "The simulator reads no pictures, nor does an engine without the extra `ocr`."
         )
+    with _opened(data) as source:
+        return await read_file(source, fmt)
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[IO[bytes]]:
     with TemporaryFile() as source:
         source.write(data)
         source.seek(0)
-        return await read_file(source, fmt)
+        yield source
 
 
 def _retry(incoming: Incoming, received: ReceivedFile | None = None) -> Retry | None:
@@ -205,7 +214,10 @@ def handlers() -> Mapping[str, Handler]:
 
 async def search(incoming: Incoming) -> m.SearchResponse:
     state, reach = CURRENT.get().reads, incoming.access.reach
-    return find_passages(state.seen(reach), incoming.body, state.now(), reach)
+    answer = find_passages(state.seen(reach), incoming.body, state.now(), reach)
+    if is_question(incoming.body):
+        CURRENT.get().namespace.state.count_question(is_answered=answer.total > 0 and not answer.weak)
+    return answer
 
 
 async def create_job(incoming: Incoming) -> m.Job:
@@ -291,6 +303,21 @@ async def get_original(incoming: Incoming) -> FileContent:
         sha256=document.sha256,
         blocks=blocks(),
     )
+
+
+async def get_picture(incoming: Incoming) -> m.Picture:
+    documents, query = _seen(incoming), incoming.query
+    key = document_key(incoming.path["document_id"])
+    chunks = DocumentQuery(chunk_offset=query.chunk or 0, chunk_limit=0 if query.chunk is None else 1)
+    document, original = documents.detail(key, chunks), documents.find(key).original
+    page, text = picture_of(document, query.page)
+    assert original is not None, "its document says that it is kept"
+    try:
+        with _opened(original) as source:
+            drawn = await draw_file(source, FORMATS[document.format or ""], Page(page, text))
+    except ExtractionFailed as failed:
+        raise EngineError(failed.code, failed.message) from failed
+    return m.Picture(media_type=drawn.media_type, content=drawn.content)
 
 
 async def check_citation(incoming: Incoming) -> m.CitationCheck:
@@ -439,7 +466,7 @@ async def list_tags(incoming: Incoming) -> m.TagList:
 
 async def get_status(incoming: Incoming) -> m.Status:
     access = incoming.access
-    status = CURRENT.get().reads.status(access)
+    status = CURRENT.get().reads.status(access, history=incoming.query.history)
     if access.reach is not None or "administer" not in access.rights:
         return status
     return msgspec.structs.replace(status, sandbox=await sandbox_info(DEFAULT_LIMITS.sandbox))
@@ -457,7 +484,9 @@ async def get_readiness(_incoming: Incoming) -> m.Health:
 async def vector_search(incoming: Incoming) -> r.VectorSearchResponse:
     state, reach = _limited(incoming), incoming.access.reach
     collections = state.seen_collections(reach)
-    return search_vectors(state.seen(reach), collections, incoming.body, state.now())
+    answer = search_vectors(state.seen(reach), collections, incoming.body, state.now())
+    CURRENT.get().namespace.state.count_question(is_answered=answer.total > 0)
+    return answer
 
 
 async def list_collections(incoming: Incoming) -> r.CollectionList:

@@ -12,6 +12,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -20,6 +21,7 @@ from kb_contracts.access.reach import EVERYTHING, Access, Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
+from kb_contracts.semantics.history import QUESTION_DAYS, growth_of
 from kb_contracts.semantics.jobs import (
     Event,
     check_queue_room,
@@ -81,6 +83,7 @@ class State:
     _lines: dict[Line, tuple[str, ...]] = field(default_factory=dict)  # unfinished jobs, in order
     _answers: Answers = field(default_factory=Answers)
     _due: list[tuple[int, str]] = field(default_factory=list)
+    _questions: dict[str, tuple[int, int]] = field(default_factory=dict)  # by day: total, unanswered
     _last_stamp: int = 0
     _views: dict[Reach, tuple[int, Documents]] = field(default_factory=dict)
 
@@ -98,6 +101,7 @@ class State:
             _lines=dict(self._lines),
             _answers=self._answers.copy(),
             _due=list(self._due),
+            _questions=dict(self._questions),
             _views={},
         )
         twin._documents = self._documents.copy()
@@ -327,7 +331,27 @@ class State:
 
         return self.once(retry, effect)
 
-    def status(self, access: Access = EVERYTHING) -> m.Status:
+    def count_question(self, *, is_answered: bool) -> None:
+        day = rfc3339(self.now())[:10]
+        total, unanswered = self._questions.get(day, (0, 0))
+        self._questions[day] = total + 1, unanswered + (not is_answered)
+
+    def _history(self, documents: Documents, *, is_open: bool) -> m.History:
+        """Growth, and for an unrestricted administrator the questions; languages are not detected here."""
+        found = [stored.document for stored in documents.by_id.values()]
+        days = [(each.created_at[:10], 1, each.chunk_count) for each in found]
+        questions = [
+            m.QuestionDay(day=day, total=total, unanswered=none)
+            for day, (total, none) in sorted(self._questions.items())[-QUESTION_DAYS:]
+        ]
+        return m.History(
+            growth=growth_of(days, date.fromisoformat(rfc3339(self.now())[:10])),
+            languages={},
+            questions=questions if is_open else msgspec.UNSET,
+            unanswered=[] if is_open else msgspec.UNSET,
+        )
+
+    def status(self, access: Access = EVERYTHING, *, history: bool = False) -> m.Status:
         """Version, model, counts, queue and storage; only an unrestricted administrator sees the storage."""
         documents = self.seen(access.reach)
         size = sum(stored.document.size_bytes for stored in documents.by_id.values())
@@ -359,6 +383,7 @@ class State:
             open_failures=open_failures(
                 (each.job.status, origin_of(each.submission)) for each in self._records(access.reach)
             ),
+            history=self._history(documents, is_open=bool(path)) if history else msgspec.UNSET,
         )
 
     # inside

@@ -189,6 +189,8 @@ class Operations:
         self._documents.number_of(params["document_id"])
         raise Refused("original_not_kept", "This engine keeps the text of a document, and no file.")
 
+    get_picture = get_original
+
     def check_citation(self, params: Row) -> Row:
         try:
             number = self._documents.number_of(params["body"]["document"])

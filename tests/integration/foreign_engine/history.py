@@ -35,7 +35,6 @@ class History:
         database.execute(_TABLE)
 
     def keep(self, number: int, *, removed: bool = False) -> None:
-        """Keep the present version of a document."""
         row = self._db.row("SELECT * FROM documents WHERE id = ?", number)
         assert row is not None
         now = self._db.now()

@@ -23,7 +23,6 @@ class Entry:
     beside: list[int] = field(default_factory=list)
 
     def chunks(self) -> set[int]:
-        """The numbers of all its chunks."""
         return {self.scored[1]["id"], *self.beside, *(twin["chunk_id"] for twin in self.twins)}
 
 

@@ -86,7 +86,6 @@ class Promise:
         return dict(found)
 
     def members(self, schema: str) -> tuple[str, ...]:
-        """The names of the members of a schema."""
         return tuple(self._document["components"]["schemas"][schema]["properties"])
 
     def parameters(self, operation: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
@@ -109,7 +108,6 @@ class Promise:
             raise _refusal(errors[0], name)
 
     def query(self, operation: Mapping[str, Any], given: list[tuple[str, str]]) -> dict[str, Any]:
-        """The values of a query string, with defaults."""
         known = self.parameters(operation, "query")
         for name, _ in given:
             if name not in known:

@@ -204,8 +204,6 @@ def place(tags: Sequence[str], scope: str) -> str:
 
 
 class Documents:
-    """The documents of a base, by number."""
-
     def __init__(self, database: Database) -> None:
         self._db = database
         self.chunks = Chunks(database)
@@ -213,7 +211,6 @@ class Documents:
         """Called with the number of a document before its content is replaced or it is `removed`."""
 
     def add(self, request: Row, made: Row, chunks: Sequence[Passage]) -> int:
-        """Add a document and return its number."""
         when = self._db.now()
         title = (request["title"] or made["title"])[:500]
         placed = self._db.execute(
@@ -339,7 +336,6 @@ class Documents:
         }  # fmt: skip
 
     def text(self, number: int) -> str | None:
-        """The text of a note as it was sent."""
         row = self._db.row("SELECT note FROM documents WHERE id = ?", number)
         return row["note"] if row else None
 
@@ -367,7 +363,6 @@ class Documents:
         }  # fmt: skip
 
     def remove(self, numbers: Sequence[int]) -> Row:
-        """Remove documents and return the removed counts."""
         gone = {"documents": 0, "chunks": 0, "bytes": 0, "jobs_cancelled": 0}
         for number in numbers:
             document = self.one(number)
@@ -428,7 +423,6 @@ class Documents:
         return self.feedback(number)
 
     def feedback(self, number: int) -> Row:
-        """The feedback of all users on a document."""
         said = self._db.rows("SELECT * FROM voices WHERE document = ?", number)
         counts = {
             "voices": len(said),

@@ -72,7 +72,6 @@ class Passage:
 
 
 def format_of(filename: str) -> str | None:
-    """The format of a filename's extension, or None."""
     return FORMATS.get(PurePosixPath(filename).suffix.removeprefix(".").lower())
 
 
@@ -107,7 +106,6 @@ def first_line(text: str) -> str:
 
 
 def words(text: str) -> Counter[str]:
-    """The words of a text, case-folded."""
     return Counter(_WORD.findall(text.casefold()))
 
 

@@ -5,7 +5,6 @@ Without that environment, which contains the addresses, it is skipped.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +12,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.mcp_http import Caller
 from tests.support.patience import ANSWER_SECONDS
@@ -69,22 +66,7 @@ def test_a_note_goes_through_the_server_to_the_engine_by_their_service_names(cal
     assert "collection:memory" in answer.json()["tags"]
 
 
-def test_the_official_client_sees_the_tools() -> None:
-    async def listed() -> set[str]:
-        import httpx2
-
-        headers = {"Authorization": f"Bearer {SERVER_KEY}"}
-        async with (
-            httpx2.AsyncClient(headers=headers) as http,
-            Client(streamable_http_client(f"{SERVER}/mcp", http_client=http)) as client,
-        ):
-            return {tool.name for tool in (await client.list_tools()).tools}
-
-    assert asyncio.run(listed()) >= {"kb_addnote", "kb_search"}
-
-
 def test_the_keys_are_wanted_by_both() -> None:
-    """Each refuses a wrong key."""
     wrong = {"Authorization": "Bearer another"}
     assert (
         httpx.post(f"{SERVER}/mcp", content=b"{}", headers=wrong, timeout=ANSWER_SECONDS).status_code == 401

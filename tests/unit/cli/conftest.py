@@ -22,8 +22,6 @@ KEY = "engine-secret"
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """Base URL and key."""
-
     url: str
     key: str = KEY
 

@@ -75,7 +75,6 @@ def files(tmp_path: Path) -> list[Found]:
 
 
 def test_a_file_is_known_by_its_real_path(tmp_path: Path) -> None:
-    """A file is one source, whichever path named it."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.txt").write_text("a")
     (found,), _ = walk([tmp_path / "sub" / ".." / "a.txt"])

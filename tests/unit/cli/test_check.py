@@ -60,7 +60,6 @@ QUERIES = (("basalt", "fts"), ("what is hard and grey", "vector"), ("granite", "
 
 
 def find(home: Path) -> list[Any]:
-    """The sorted results of each query."""
     with engines.engine(home, api_key=KEY) as url:
         called = partial(ended, "search", KB_ENGINE_URL=url, KB_API_KEY=KEY)
         return [

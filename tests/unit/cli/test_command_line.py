@@ -280,7 +280,6 @@ def test_the_version_check_runs_on_an_old_python() -> None:
 
 @pytest.mark.requirement("E30")
 def test_mcp_and_httpx_are_declared_and_used() -> None:
-    """mcp is used by the server, httpx by the client of the command line."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     declared = [*project["dependencies"], *project["optional-dependencies"]["server"]]
     assert any(entry.startswith("httpx>") for entry in declared)

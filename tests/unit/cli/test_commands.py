@@ -296,6 +296,9 @@ def test_tags_are_added_and_removed(kb: Kb) -> None:
     assert "one document" in kb("tag", document, "13", "+damp")[2]
     for change in ("damp", "--json", "+collection:x", "+a/b"):
         assert kb("tag", document, change)[0] == Exit.USAGE
+    assert "both added and removed" in kb("tag", document, "+damp", "-damp")[2]
+    assert kb("tag", document, "+-draft")[1] == f"Tags of document {document}: house, damp, -draft\n"
+    assert kb("tag", document, "--", "--draft")[1] == f"Tags of document {document}: house, damp\n"
     assert kb("tag", "999999", "+damp")[0] == Exit.NOT_FOUND
     assert sorted(kb.tags(int(document))) == ["collection:documents", "damp", "house"]
 
@@ -316,7 +319,7 @@ def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:
     """A script must pass `--yes`; otherwise nothing is removed."""
     document = kb.note("To be removed")
     assert kb("rm", str(document))[0] == Exit.USAGE
-    assert kb("rm", str(document), "--yes")[:2] == (0, "Removed 1 document with 1 chunk.\n")
+    assert kb("rm", str(document), "--yes")[:2] == (0, "Removed 1 document with 1 passage.\n")
     assert kb("get", str(document))[0] == Exit.NOT_FOUND
 
 
@@ -324,7 +327,7 @@ def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
     """A partial failure has its own exit status; if nothing was removed, the status is "not found"."""
     document = kb.note("One of two")
     status, out, err = kb("rm", "999999", str(document), "--yes")
-    assert (status, out) == (Exit.PARTLY, "Removed 1 document with 1 chunk.\n")
+    assert (status, out) == (Exit.PARTLY, "Removed 1 document with 1 passage.\n")
     assert "999999" in err
     status, _, err = kb("rm", "999999", "--yes")
     assert (status, err.count("\n")) == (Exit.NOT_FOUND, 1)
@@ -364,9 +367,9 @@ def test_status_tells_what_the_engine_tells(kb: Kb) -> None:
 def test_jobs_are_listed_and_filtered(kb: Kb) -> None:
     document = kb.note("A job to list")
     header, first, *_ = kb("jobs", "--limit", "1")[1].splitlines()
-    assert header.split("\t") == ["job", "status", "step", "title", "document", "created"]
-    assert first.split("\t")[1] == "completed"
-    assert first.split("\t")[4] == str(document)
+    assert header.split("\t") == ["job", "file", "status", "step", "title", "document", "created"]
+    assert first.split("\t")[1:3] == ["", "completed"]
+    assert first.split("\t")[5] == str(document)
     assert kb.json("jobs", "--status", "cancelled")["jobs"] == []
 
 
@@ -374,6 +377,7 @@ def test_a_failed_job_is_tried_again(kb: Kb, tmp_path: Path) -> None:
     (tmp_path / "broken.txt").write_bytes(b"\xff\xff\xff")
     kb("add", str(tmp_path / "broken.txt"))
     (failed,) = kb.json("jobs", "--status", "failed", "--limit", "1")["jobs"]
+    assert f"{failed['id']}\tbroken.txt\tfailed" in kb("jobs", "--status", "failed")[1]
     assert kb.json("jobs", failed["id"], "--retry")["status"] == "queued"
     kb.note("A job that is done")
     (done,) = kb.json("jobs", "--status", "completed", "--limit", "1")["jobs"]
@@ -425,7 +429,6 @@ def outcomes(results: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_a_file_that_has_changed_is_replaced(kb: Kb, folder: Path) -> None:
-    """The document keeps its id."""
     before = kb.json("add", "docs/a.md")
     (folder / "a.md").write_text("zircon and feldspar")
     after = kb.json("add", "docs/a.md")

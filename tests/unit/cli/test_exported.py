@@ -15,9 +15,8 @@ from kb_cli.output import Exit
 from kb_contracts.api import models as m
 from kb_load.processes import free_port
 from tests.support.contract_objects import chunk_with, detail_of, document_with
-from tests.support.postgres import Database
 from tests.unit.cli.conftest import Kb
-from tests.unit.cli.whole_bases import NOTE, answers, check_same, documents, fill, running
+from tests.unit.cli.whole_bases import EXAMPLES, NOTE, answers, check_same, documents, fill, running
 
 
 def exported(kb: Kb, folder: Path, *arguments: str) -> Any:
@@ -29,18 +28,25 @@ def import_(kb: Kb, folder: Path, home: Path) -> tuple[int, str, str]:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_base_made_of_an_export_answers_as_the_first(
-    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """Chunks, scores, pages, headings, tags, sources, metadata, versions, times, uids, citations."""
+    """Chunks, scores, pages, headings, tags, sources, metadata, versions, times, uids, citations, files."""
     with running(tmp_path / "one", monkeypatch) as http:
         fill(kb, http)
         expected, held = answers(http), documents(http)
         assert exported(kb, tmp_path / "out")["documents"] == len(held) == 6
+    store = request.getfixturevalue("database").url if kind == "postgres" else ""
+    monkeypatch.setenv("KB_STORE", store)
     assert import_(kb, tmp_path / "out", tmp_path / "two") == (Exit.OK, "6 documents imported\n", "")
-    with running(tmp_path / "two", monkeypatch) as http:
+    with running(tmp_path / "two", monkeypatch, store=store) as http:
         assert documents(http) == held
         check_same(answers(http), expected)
+        for each in http.get("/api/v1/documents").json()["documents"]:
+            if each["filename"]:
+                original = http.get(f"/api/v1/documents/{each['id']}/original")
+                assert original.content == (EXAMPLES / each["filename"]).read_bytes()
         for answer in expected:
             for result in answer["results"]:
                 checked = http.post("/api/v1/citations/check", json=result["citation"]).json()
@@ -94,20 +100,6 @@ def test_a_passage_within_a_table_is_shown_below_its_header_row_and_comes_back(
             import_(kb, tmp_path / "out", tmp_path / "two")
     assert found[0] == found[1]
     assert [each[:2] for each in found[0]] == [(None, None), *[(None, "| No | Name | Load |")] * 5]
-
-
-@pytest.mark.process
-def test_they_come_back_in_postgresql_too(
-    kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.txt").write_bytes(b"granite")
-    with running(tmp_path / "one", monkeypatch):
-        kb("add", str(tmp_path / "a.txt"))
-        exported(kb, tmp_path / "out")
-    monkeypatch.setenv("KB_STORE", database.url)
-    assert import_(kb, tmp_path / "out", tmp_path / "two")[0] == Exit.OK
-    with running(tmp_path / "two", monkeypatch, store=database.url) as http:
-        assert http.get("/api/v1/documents/1/original").content == b"granite"
 
 
 @pytest.mark.process
@@ -266,18 +258,3 @@ def test_passages_that_are_no_parts_of_a_text_are_not_exported() -> None:
     detail = detail_of(document_with(), [chunk_with(text="granite", end=3)])
     with pytest.raises(layout.NotAnExport, match="no parts of one text"):
         layout.text_of(detail, detail.chunks)
-
-
-@pytest.mark.process
-def test_a_base_moves_from_sqlite_to_postgresql(
-    kb: Kb, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(tmp_path / "one", monkeypatch) as http:
-        fill(kb, http)
-        expected, held = answers(http), documents(http)
-        exported(kb, tmp_path / "out")
-    monkeypatch.setenv("KB_STORE", database.url)
-    assert import_(kb, tmp_path / "out", tmp_path / "two")[0] == Exit.OK
-    with running(tmp_path / "two", monkeypatch, store=database.url) as http:
-        assert documents(http) == held
-        check_same(answers(http), expected)

@@ -79,7 +79,6 @@ def outcomes(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def held(kb: Kb, collection: str) -> dict[str, Any]:
-    """The documents of a collection by title."""
     listed = kb.json("get", "--collection", collection)["documents"]
     for each in listed:
         each["tags"] = sorted(set(each["tags"]) - {f"collection:{collection}"})

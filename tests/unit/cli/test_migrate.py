@@ -83,7 +83,6 @@ def seen(kb: Kb, http: httpx.Client) -> dict[str, Any]:
 
 
 def files(http: httpx.Client, listed: list[Any]) -> dict[str, bytes]:
-    """Return the kept originals by hash."""
     kept = [each for each in listed if each.get("original")]
     return {each["sha256"]: http.get(f"/api/v1/documents/{each['uid']}/original").content for each in kept}
 
@@ -249,7 +248,6 @@ async def test_a_target_is_marked_before_it_has_tables(tmp_path: Path, kind: str
 
 
 def settings_of(folder: Path, source: Place, target: Place) -> tuple[EngineSettings, EngineSettings]:
-    """Engine settings for source and target."""
     home = folder / "home"
     return (
         EngineSettings(home=home, store=store_of(source)),

@@ -38,11 +38,9 @@ def test_the_packages_of_several_extras_are_named_once(monkeypatch: pytest.Monke
 
 
 def test_with_all_packages_installed_the_command_names_all_of_them() -> None:
-    """One of the installed packages may be damaged."""
     assert shlex.split(install_command("postgres"))[4:] == ["asyncpg>=0.30"]
 
 
 def test_the_name_of_kb_itself_is_never_looked_for_in_an_index() -> None:
-    """kb itself need not be on a package index."""
     for extra in ("server", "engine", "ocr", "otel", "postgres", "sim", "verify"):
         assert "kb-for-agents" not in install_command(extra)

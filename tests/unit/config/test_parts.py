@@ -31,7 +31,6 @@ def test_two_parts_may_have_a_field_of_the_same_name() -> None:
 
 
 def test_the_settings_of_one_part_are_never_taken_for_their_base_class() -> None:
-    """A part without settings has those of the base class."""
     assert type(Engine.read({}).of(PartSettings)) is PartSettings
 
 

@@ -14,7 +14,6 @@ signals = st.sampled_from(["useful", "not_useful", "clicked"])
 
 
 def after(*given_signals: m.Signal) -> Vote:
-    """Return one voice's vote after these signals."""
     vote: Vote | None = None
     for signal in given_signals:
         vote = voted(vote, signal)

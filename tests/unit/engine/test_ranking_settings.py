@@ -11,7 +11,6 @@ from kb_engine.settings import EngineSettings
 
 
 def test_default_settings_change_no_ranking() -> None:
-    """The defaults of the settings equal those of the contract."""
     defaults = EngineSettings().ranking.defaults
     assert defaults.for_all is None
     assert set(defaults.weights.values()) == {DEFAULT_WEIGHTS}

@@ -131,10 +131,6 @@ def test_ranks_are_fused_reciprocally() -> None:
     assert fused([1, 2, 3], [3, 2, 4], top=3) == [3, 2, 1]
 
 
-def open_peer(folder: Path) -> Exact:
-    return Exact(folder)
-
-
 class Exact:
     """A peer that knows the exact results, so that only the benchmark itself is measured."""
 
@@ -199,5 +195,5 @@ def test_the_effort_is_raised_until_the_recall_is_good(corpus: Corpus, tmp_path:
     place = tmp_path / "peer"
     place.mkdir()
     (tmp_path / "corpus").symlink_to(corpus.folder)
-    peer = open_peer(place)
+    peer = Exact(place)
     assert search.tune(peer, corpus.questions(), corpus.answers()) == 1

@@ -62,7 +62,6 @@ def headings(text: str, name: str = "py") -> list[str]:
 
 
 def code_in(text: str) -> str:
-    """The text inside the fences."""
     lines, fence = [], ""
     for line in text.split("\n"):
         opening = re.match(r"`{3,}", line)

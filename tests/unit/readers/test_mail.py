@@ -32,7 +32,6 @@ HTML = b"Content-Type: text/html\n\n<p>%s</p>\n"
 
 
 def multipart(subtype: str, *parts: bytes) -> bytes:
-    """A multipart entity of these parts."""
     mark = f"{subtype}-{len(parts)}".encode()
     head = b"Content-Type: multipart/%s; boundary=%s\n\n" % (subtype.encode(), mark)
     return head + b"".join(b"--%s\n%s\n" % (mark, part) for part in parts) + b"--%s--\n" % mark

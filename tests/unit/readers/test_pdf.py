@@ -199,16 +199,11 @@ def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
     assert read_pdf(pdf_of([["text"]]) + b"\0" * 10_000).pages[0].text == "text"
 
 
-def contents_of(data: bytes) -> list[tuple[int, int]]:
-    """Return start and end of each stream of the file, in order."""
-    return [found.span(1) for found in re.finditer(rb"stream\r?\n(.*?)endstream", data, re.DOTALL)]
-
-
 def test_a_changed_byte_in_the_contents_of_a_page_is_remarked() -> None:
     """PDFium reads up to the byte, without an error."""
     sound = (EXAMPLES / "garden-soil.pdf").read_bytes()
     assert read_pdf(sound).remark is None
-    streams = contents_of(sound)
+    streams = [found.span(1) for found in re.finditer(rb"stream\r?\n(.*?)endstream", sound, re.DOTALL)]
     assert len(streams) == 6
     for number, (start, end) in enumerate(streams, 1):
         for share in (0.2, 0.5, 0.9):

@@ -68,7 +68,6 @@ def test_an_unknown_extension_is_refused_with_the_accepted_ones(filename: str) -
 
 
 def test_no_two_formats_share_an_extension() -> None:
-    """A file name then has one format."""
     taken = [extension for each in FORMATS.values() for extension in each.extensions]
     assert len(taken) == len(set(taken))
     assert all(key == each.name for key, each in FORMATS.items())

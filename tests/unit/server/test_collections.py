@@ -52,7 +52,6 @@ async def engine(simulated: SimulatedEngine) -> AsyncIterator[InterruptedEngine]
 
 
 def in_collections(simulated: SimulatedEngine) -> list[str]:
-    """The collection tags that the document has in the engine now."""
     return [tag for tag in simulated.document().tags if tag.startswith("collection:")]
 
 
@@ -65,7 +64,6 @@ async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
 
 
 async def repair(engine: Engine, document: m.Document) -> m.Document | None:
-    """Repair a document as its reader does."""
     return await collection_moves.repair(engine, document.id, document.tags, document.version)
 
 

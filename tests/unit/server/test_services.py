@@ -33,14 +33,6 @@ async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -
     assert {each.headers["Authorization"] for each in engine.journal.requests()} == {"Bearer secret"}
 
 
-async def test_an_engine_that_refuses_our_key_is_not_ready(tmp_path: Path) -> None:
-    async with (
-        simulated_engine("secret") as engine,
-        Services(settings(tmp_path, engine_url=engine.url, engine_api_key="wrong")) as services,
-    ):
-        assert "KB_API_KEY" in await services.unready()
-
-
 async def test_an_engine_that_is_too_old_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,6 @@ class Base:
         return self.state.accept(submissions.note(f"request-{next(self._numbers)}", request))
 
     def update(self, document_id: int, retry: Retry | None = None, **patch: Any) -> m.Job:
-        """Submit a note's update; return its job."""
         wanted = submissions.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
         job = self.state.update(wanted, retry)
         assert isinstance(job, m.Job)

@@ -283,16 +283,6 @@ async def test_latency_delays_the_true_answer(running: Running, true_body: bytes
     assert running.namespace.journal.latest(1)[0].delay == 30
 
 
-async def test_latency_waits_for_advance_where_time_is_moved_by_hand(running: Running) -> None:
-    running.namespace.clock.mode = ClockMode.MANUAL
-    running.arm("latency_fixed")
-    answer = asyncio.ensure_future(running.search("granite"))
-    await running.sleeping(1)
-    assert not answer.done()
-    running.namespace.clock.advance(2)
-    assert (await answer).status_code == 200
-
-
 @pytest.mark.parametrize("code", ["internal", "storage_full", "queue_full", "unauthorized"])
 async def test_a_status_comes_as_a_problem_document(running: Running, code: str) -> None:
     running.arm("failing", Status(code=code, retry_after=3))

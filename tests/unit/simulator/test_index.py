@@ -154,7 +154,6 @@ def test_the_cosine_of_the_same_words_is_one() -> None:
 
 @given(TEXTS, st.sampled_from(WORDS))
 def test_cosines_do_not_depend_on_the_neighbours(texts: list[str], query: str) -> None:
-    """The cosine of two texts does not depend on the rest of the base, like that of embeddings."""
     together = index_of(dict(enumerate(texts)))
     for place, text in enumerate(texts):
         alone = index_of({place: text})

@@ -18,7 +18,6 @@ def add(engine, text="granite"):
 
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
-    """Run tests of another project with the plugin."""
     pytester.makepyfile(test_other=ADD + source)
     plugins = ("-p", "kb_simulator.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:asyncio")
     return pytester.runpytest_inprocess(*plugins, *options)

@@ -31,13 +31,14 @@ import asyncio
 import fcntl
 import logging
 import time
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -87,10 +88,15 @@ from kb_engine.store.store import Store, bounded, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 Attempt = Callable[[], Awaitable[object]]
 WithRoom = Callable[[Attempt, Attempt], Awaitable[object]]
 """Runs the first attempt; if the disk is full, makes room and runs the second."""
 
+_GROUPS = 2
+"""Maximum number of groups of one kind in progress: the engine prepares one while the server does another."""
+GROUP_WRITES = 16
+"""Maximum number of works in a transaction."""
 BEATS = 3
 """Heartbeats per lifetime of a lease."""
 _FILE_LEASES = 4
@@ -110,7 +116,7 @@ _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock
 
 _ALONE_SECONDS = 1.0
 """Time without calls after no engine was left to call, in seconds: all have work, or there is no other."""
-_NOTIFY = "SELECT pg_notify(?, ?)"
+_NOTIFY = "SELECT pg_notify(?, payload) FROM unnest(?::text[]) AS payload"
 _CALL_ONE = (
     "SELECT pg_notify(?, 'queued ' || pid || ' ' || ?) FROM pg_stat_activity "
     "WHERE datname = current_database() AND application_name = ? AND pid <> ALL (?::int[]) "
@@ -195,6 +201,7 @@ class PostgresStore(Store):
         self._background: list[asyncio.Task[None]] = []
         self._callback: StoreEventCallback = lambda _: False
         self._alone_until = 0.0
+        self._groups: defaultdict[str, _Group] = defaultdict(lambda: _Group(self._transact, self._through))
         self._owed: dict[str, list[int]] = {}
         """The calls to be made, by lane, with the listeners of the engines that have no room."""
         self._owing = asyncio.Event()
@@ -315,11 +322,15 @@ class PostgresStore(Store):
 
     # transactions
 
-    async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
+    async def _run_write(
+        self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool, group: str | None = None
+    ) -> T:
         if self._closing is not None:
             raise not_ready("The engine is shutting down.")
         bounds = replace(self._bounds, versions=0) if makes_room else self._bounds
         once, again = partial(self._through, work), partial(self._through, work, bounds)
+        if group is not None:
+            once = partial(self._groups[group].run, work)
         task = asyncio.ensure_future(self._with_room(once, again))
         self._writing.add(task)
 
@@ -363,11 +374,11 @@ class PostgresStore(Store):
     async def _through(
         self, work: Callable[[Write], Coroutine[Any, Any, T]], bounds: Bounds | None = None
     ) -> T:
-        return await _answered(partial(self._transact, work, bounds))
+        (answer,) = await _answered(partial(self._transact, [work], bounds))
+        return answer
 
-    async def _transact(
-        self, work: Callable[[Write], Coroutine[Any, Any, T]], bounds: Bounds | None = None
-    ) -> T:
+    async def _transact(self, works: Sequence[Work[T]], bounds: Bounds | None = None) -> list[T]:
+        """Return the results of the works, done in one transaction."""
         async with self._connections.writing() as db:
             transaction = db.transaction()
             try:
@@ -383,7 +394,10 @@ class PostgresStore(Store):
                     lease_seconds=self._lease_seconds,
                     logs_changes=self._follower is not None,
                 )
-                answer = await work(write)
+                answers = []
+                for work in works:
+                    write.begin_next()
+                    answers.append(await work(write))
                 await write.finish()
             except BaseException as error:
                 with suppress(*GONE, asyncpg.PostgresError):
@@ -400,7 +414,7 @@ class PostgresStore(Store):
                 await self._publish(db, write.events)
             except (*GONE, asyncpg.PostgresError):  # the commit is final
                 db.terminate()
-            return answer
+            return answers
 
     async def _publish(self, db: Db, events: Sequence[StoreEvent]) -> None:
         """Report events after the commit: a queued job to one engine, any other event to all.
@@ -410,10 +424,11 @@ class PostgresStore(Store):
         find the change at their next poll.
         """
         for event in events:
-            if event.kind != "queued":
-                await value(db, _NOTIFY, (CHANNEL, f"{event.kind} {event.job_id or ''}".rstrip()))
-            elif not self._callback(event):
+            if event.kind == "queued" and not self._callback(event):
                 await self._call(db, event.lane or "", [])
+        payloads = [f"{each.kind} {each.job_id or ''}".rstrip() for each in events if each.kind != "queued"]
+        if payloads:
+            await rows(db, _NOTIFY, (CHANNEL, payloads))
 
     async def _call(self, db: Db, lane: str, busy: list[int]) -> None:
         """Call an engine that is not `busy` for a queued job, later if there was none a moment ago."""
@@ -496,6 +511,60 @@ class PostgresStore(Store):
             candidates = await find_passing(query, find, partial(search.passing, read))
         self._note_lost(candidates.lost)
         return await search.found(read, query, candidates)
+
+
+class _Group:
+    """Works of one kind. The ones that arrive while others are in progress wait, and share a transaction.
+
+    If it fails, each is done alone, so that a fault or a conflict concerns its own work only; that is rare,
+    and needs no savepoints. No work waits for further ones to arrive.
+    """
+
+    def __init__(
+        self,
+        together: Callable[[Sequence[Work[Any]]], Awaitable[list[Any]]],
+        alone: Callable[[Work[Any]], Awaitable[Any]],
+    ) -> None:
+        self._together = together
+        self._alone = alone
+        self._waiting: deque[tuple[Work[Any], asyncio.Future[Any]]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self, work: Work[T]) -> T:
+        """Return the result of the work once its transaction is committed."""
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, outcome))
+        if len(self._running) < _GROUPS:
+            task = asyncio.create_task(self._run_waiting())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return await outcome
+
+    async def _run_waiting(self) -> None:
+        while self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_WRITES))]
+            if len(group) == 1 or not await self._run_together(group):
+                await asyncio.gather(*(self._run_alone(*one) for one in group))
+
+    async def _run_together(self, group: Sequence[tuple[Work[Any], asyncio.Future[Any]]]) -> bool:
+        """Return False if nothing was changed."""
+        try:
+            answers = await self._together([work for work, _ in group])
+        except Exception as error:  # noqa: BLE001 - it recurs where it belongs
+            if not isinstance(error, GONE) or isinstance(error, ValueError):
+                return False
+            for _, outcome in group:  # the commit may have been done
+                outcome.set_exception(not_ready())
+        else:
+            for (_, outcome), answer in zip(group, answers, strict=True):
+                outcome.set_result(answer)
+        return True
+
+    async def _run_alone(self, work: Work[T], outcome: asyncio.Future[T]) -> None:
+        try:
+            outcome.set_result(await self._alone(work))
+        except Exception as error:  # noqa: BLE001 - raised to the caller
+            outcome.set_exception(error)
 
 
 async def _answered(work: Callable[[], Awaitable[T]]) -> T:

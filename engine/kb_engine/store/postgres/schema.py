@@ -429,6 +429,16 @@ CREATE INDEX word_orders_by_word ON word_orders USING gin (string_to_array(words
 INSERT INTO outdated_words SELECT id FROM documents ON CONFLICT DO NOTHING;
 """
 
+# Questions by day, and the texts of those that found nothing.
+_VERSION_21 = """
+CREATE TABLE questions (
+  day text COLLATE "C" PRIMARY KEY,
+  total bigint NOT NULL,
+  unanswered bigint NOT NULL
+);
+CREATE TABLE question_texts (text text COLLATE "C" PRIMARY KEY, counted_at text COLLATE "C" NOT NULL);
+"""
+
 MIGRATIONS: Sequence[str] = (
     _VERSION_1,
     _VERSION_2,
@@ -452,6 +462,7 @@ MIGRATIONS: Sequence[str] = (
     'ALTER TABLE documents ADD COLUMN fidelity text COLLATE "C"',
     _VERSION_19,
     _VERSION_20,
+    _VERSION_21,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -165,6 +165,10 @@ class PostgresWrite(PostgresRead, Write):
         self._touched: list[int | None] = []
         self._chunks = self._words = self._states = 0
 
+    def begin_next(self) -> None:
+        """Begin the next operation of the transaction, with a time of its own."""
+        vars(self).pop("now", None)
+
     @property
     def lease_end(self) -> tuple[str, Sequence[Any]]:
         return "lease_until = clock_timestamp() + make_interval(secs => ?), ", (self._lease_seconds,)

@@ -45,7 +45,7 @@ from kb_engine.store.repository.content import (
 )
 from kb_engine.store.repository.reach import starts_with
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
-from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders, settle
+from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders, settle, together
 
 _DERIVED = ("source_paths", "tags", "original")
 _COLUMNS = tuple(name for name in m.Document.__struct_fields__ if name not in _DERIVED)
@@ -279,6 +279,14 @@ async def commit(
         await settle(write, job.id, left)
         return await jobs.complete(write, job.id, left, deduplicated=False, outcome=outcome, left_out=())
     return await _take_in(write, job, prepared)
+
+
+@together
+async def commit_note(
+    write: Write, leased: LeasedJob, prepared: Prepared, progress: JobProgress | None = None
+) -> m.Job | None:
+    """Commit a job of the short lane, as `commit` does."""
+    return await commit(write, leased, prepared, progress)
 
 
 async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:

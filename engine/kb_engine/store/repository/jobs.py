@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -29,7 +31,15 @@ from kb_engine.store.port import FailedJob, JobProgress, LeasedJob, NewJob, Stor
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS
 from kb_engine.store.repository.sources import duplicate_for
-from kb_engine.store.repository.transaction import Read, Row, Write, makes_room, placeholders, settle
+from kb_engine.store.repository.transaction import (
+    Read,
+    Row,
+    Write,
+    makes_room,
+    placeholders,
+    settle,
+    together,
+)
 from kb_engine.turns import LANES, Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000
@@ -49,6 +59,7 @@ _LEASED_COLUMNS = ", ".join(
 )
 
 
+@together
 async def accept(write: Write, new: NewJob) -> m.Job:
     """Queue a job durably. Raises `queue_full`."""
     await write.hold_queue()
@@ -177,6 +188,25 @@ async def take(
     )
     is_duplicate = await duplicate_for(write, leased.job) is not None
     return replace(leased, is_duplicate=is_duplicate, has_more=has_more, has_next=has_next)
+
+
+async def take_several(
+    write: Write, most: int, lanes: Collection[Lane], left_out: Callable[..., Collection[str]]
+) -> list[LeasedJob]:
+    """Lease the next jobs, `most` at most, each as `take` would.
+
+    `left_out` returns the callers to leave out after jobs of the given callers.
+    """
+    taken: list[LeasedJob] = []
+    while len(taken) < most:
+        callers = [each.job.caller for each in taken]
+        leased = await take(write, str(uuid4()), lanes, left_out(*callers), partial(left_out, *callers))
+        if leased is None:
+            break
+        taken.append(leased)
+        if not leased.has_next:
+            break
+    return taken
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:

@@ -18,11 +18,34 @@ _UNUSED = (
 IS_KEPT = "d.kind = 'file' AND EXISTS (SELECT 1 FROM originals o WHERE o.sha256 = d.sha256)"
 """Condition on a document `d`: its file is kept."""
 
+_OLDEST_FIRST = (
+    "SELECT o.sha256, o.size_bytes FROM originals o LEFT JOIN documents d ON d.sha256 = o.sha256 "
+    "AND d.kind = 'file' GROUP BY o.sha256, o.size_bytes ORDER BY coalesce(max(d.updated_at), ''), max(d.id)"
+)
+"""Files of versions first, then those of documents in the order of their last changes."""
+_FILLED = 0.95
+"""Part of the bound that is left after the oldest files were dropped: not each later file drops some."""
+
 
 async def keep(write: Write, job: NewJob) -> None:
-    """Keep the file of a job for its document, replacing a file kept before."""
-    if job.spool is not None:
-        await take(write, job.sha256, job.size_bytes, job.spool)
+    """Keep the file of a job for its document, replacing a file kept before.
+
+    Where all files are over the bound, the oldest are dropped, and room is made for later ones.
+    """
+    most = write.bounds.originals_bytes
+    if job.spool is None or 0 < most < job.size_bytes:
+        return
+    await take(write, job.sha256, job.size_bytes, job.spool)
+    if not most or (left := await kept_bytes(write)) <= most:
+        return
+    dropped = []
+    for sha256, size in await write.rows(_OLDEST_FIRST):
+        if left <= most * _FILLED:
+            break
+        if sha256 != job.sha256:
+            dropped.append(sha256)
+            left -= size
+    await write.drop_originals(dropped)
 
 
 async def take(write: Write, sha256: str, size: int, name: str) -> None:

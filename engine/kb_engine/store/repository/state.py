@@ -58,6 +58,22 @@ async def counts(read: Read) -> Counts:
     )
 
 
+async def growth(read: Read) -> tuple[list[tuple[str, int, int]], dict[str, int]]:
+    """Return the new documents and passages of each day, and the documents by language."""
+    within, reached = read.within("d.id")
+    days = await read.rows(
+        "SELECT substr(d.created_at, 1, 10) AS day, count(*), sum(d.chunk_count) FROM documents d "  # noqa: S608
+        f"WHERE true{within} GROUP BY day",
+        reached,
+    )
+    languages = await read.rows(
+        "SELECT d.language, count(*) FROM documents d "  # noqa: S608
+        f"WHERE d.language IS NOT NULL{within} GROUP BY d.language ORDER BY d.language",
+        reached,
+    )
+    return [(day, documents, int(chunks)) for day, documents, chunks in days], dict(map(tuple, languages))
+
+
 async def _open_failures(read: Read) -> int:
     within, reached = read.job_within()
     failed = "FROM jobs WHERE status = 'failed'"

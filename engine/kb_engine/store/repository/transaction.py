@@ -285,6 +285,15 @@ def makes_room(operation: F) -> F:
     return operation
 
 
+TOGETHER: set[Callable[..., object]] = set()
+
+
+def together(operation: F) -> F:
+    """Mark an operation as short: calls of it that wait for one another may share a transaction."""
+    TOGETHER.add(operation)
+    return operation
+
+
 # Retried mutations are recognised on any engine. The response is stored in the transaction of the effect and
 # kept for 24 hours.
 

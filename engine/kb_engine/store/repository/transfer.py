@@ -30,6 +30,8 @@ TABLES: Mapping[str, Sequence[str]] = {
         "id", "name", "description", "created_by", "target_audience", "usage_scenarios", "created_at",
         "updated_at",
     ),
+    "questions": ("day", "total", "unanswered"),
+    "question_texts": ("text", "counted_at"),
     "versions": (
         "document_id", "uid", "version", "removed", "kept_at", "expires_at", "members", "text", "passages",
         "vectors", "original", "text_hash",
@@ -37,8 +39,13 @@ TABLES: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 """Columns of the tables. The key is the first column; for `versions` the first and third."""
 
-_KEYS = {"collections": ("id",), "versions": ("document_id", "version")}
-_ORDERS = {"collections": "id", "versions": "versions.id"}
+_KEYS = {
+    "collections": ("id",),
+    "questions": ("day",),
+    "question_texts": ("text",),
+    "versions": ("document_id", "version"),
+}
+_ORDERS = {"versions": "versions.id"}
 _TRUTHS = ("unsourced", "removed")
 
 Fields = Mapping[str, Any]
@@ -107,7 +114,7 @@ async def record(read: Read, document_id: int) -> Record | None:
 
 async def keys(read: Read, table: str) -> list[tuple[Any, ...]]:
     """Return the keys of all rows, in order."""
-    sql = f"SELECT {', '.join(_KEYS[table])} FROM {table} ORDER BY {_ORDERS[table]}"  # noqa: S608
+    sql = f"SELECT {', '.join(_KEYS[table])} FROM {table} ORDER BY {_ORDERS.get(table, _KEYS[table][0])}"  # noqa: S608
     return [tuple(key) for key in await read.rows(sql)]
 
 

@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -25,6 +26,7 @@ from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import (
+    DEFAULT_BOUNDS,
     MARK,
     REINDEX_BATCH,
     UNLIKE_ITS_NUMBER,
@@ -32,6 +34,7 @@ from kb_engine.store.port import (
     BaseLinked,
     BaseUnfinished,
     BaseUnwritable,
+    Bounds,
     EmbedderIdentity,
     NotABase,
     ReindexProgress,
@@ -43,6 +46,7 @@ from kb_engine.store.sqlite.schema import is_unfinished, migrate, set_embedder, 
 from kb_engine.store.sqlite.segments import language_in, open_index
 
 PRIVATE = 0o600
+_ORIGINALS = "originals_bytes"  # the bound of originals of a base that was created with one
 _BEHIND_ALL_DATA = 1 << 62
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
@@ -96,9 +100,10 @@ def restoring(path: Path) -> Path:
 
 
 def prepare(
-    path: Path, embedder: EmbedderIdentity, *, unfinished: bool = False
-) -> tuple[EmbeddedIndex, EmbedderIdentity]:
-    """Migrate the base to the current layout and update its index; return the index and the base's embedder.
+    path: Path, embedder: EmbedderIdentity, bounds: Bounds = DEFAULT_BOUNDS, *, unfinished: bool = False
+) -> tuple[EmbeddedIndex, EmbedderIdentity, Bounds]:
+    """Migrate the base to the current layout and update its index; return the index, the base's embedder, and
+    the bounds with its own bound of originals where they leave it to the base.
 
     Raises:
         BaseRefused: the base cannot be opened; the subclass gives the reason.
@@ -109,7 +114,15 @@ def prepare(
         if bound is not stored:
             with transaction(db):
                 set_embedder(db, bound)
-        return EmbeddedIndex(open_index(db, path, bound.dimensions)), bound
+                if stored is None and bounds.originals_bytes:
+                    set_meta(db, _ORIGINALS, str(bounds.originals_bytes))
+        if bounds.originals is None:
+            stored_bytes = int(
+                value(db, "SELECT coalesce(max(value), 0) FROM meta WHERE name = ?", (_ORIGINALS,))
+            )
+            most = bounds.originals_bytes or stored_bytes
+            bounds = replace(bounds, originals=stored_bytes > 0, originals_bytes=most)
+        return EmbeddedIndex(open_index(db, path, bound.dimensions)), bound, bounds
 
 
 def filled_by(path: Path) -> EmbedderIdentity:

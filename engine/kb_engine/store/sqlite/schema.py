@@ -332,6 +332,16 @@ UPDATE versions SET original = json_extract(members, '$.sha256')
 CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
 """
 
+# Questions by day, and the texts of those that found nothing.
+_VERSION_19 = """
+CREATE TABLE questions (
+  day TEXT PRIMARY KEY,
+  total INTEGER NOT NULL,
+  unanswered INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE question_texts (text TEXT PRIMARY KEY, counted_at TEXT NOT NULL) WITHOUT ROWID;
+"""
+
 
 def _sixteenth(db: apsw.Connection) -> None:
     """Deduplicate notes regardless of trailing white space."""
@@ -400,6 +410,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _seventeenth,
     # The report of the reading of a file, as JSON; NULL for notes and earlier documents.
     "ALTER TABLE documents ADD COLUMN fidelity TEXT",
+    _VERSION_19,
 )
 """The migration at index n leads from version n to version n + 1."""
 

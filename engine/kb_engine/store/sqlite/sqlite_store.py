@@ -143,7 +143,7 @@ def _open(
         reserve = Reserve(lock.path)
         reserve.give()
         shutil.rmtree(shared_folder(lock.path), ignore_errors=True)
-        index, bound = prepare(lock.path, embedder, unfinished=unfinished)
+        index, bound, bounds = prepare(lock.path, embedder, bounds, unfinished=unfinished)
         originals = OriginalFolder(lock.path, spool)
         with closing(connect(lock.path)) as db:
             originals.sweep({sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")})
@@ -289,7 +289,7 @@ class SqliteStore(Store):
         db.set_wal_hook(note)
         return db
 
-    async def _run_write(self, work: Work[T], *, makes_room: bool) -> T:
+    async def _run_write(self, work: Work[T], *, makes_room: bool, group: str | None = None) -> T:  # noqa: ARG002
         waiting = _Waiting(work)
         self._waiting.append(waiting)
         try:

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from kb_config.installing import install_command
 from kb_contracts.api.formats import FORMATS, Format
 from kb_engine.extract import extract
-from kb_engine.extract.pictures import MOST_PIXELS, read_picture
+from kb_engine.extract.pictures import MOST_PIXELS, draw_picture, read_picture
 from kb_load.pdf import pdf_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Extraction, Limits
@@ -251,3 +251,16 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         read(saved(SIGN), PNG)
     assert failed.value.code == "ocr_failed"
     assert install_command("ocr") in failed.value.message
+
+
+@pytest.mark.parametrize("name", ["jpg", "png"])
+def test_a_picture_is_shown_upright_small_and_without_its_metadata(name: str) -> None:
+    """It is encoded anew: nothing that follows the picture, or describes it, is in it."""
+    exif, sent = Image.Exif(), BytesIO()
+    exif[0x0112], exif[0x010E] = 6, "<script>"  # turned by a quarter; a description
+    Image.new("RGB", (3_000, 1_500), "red").save(sent, {"jpg": "JPEG"}.get(name, name), exif=exif)
+    picture = draw_picture(sent.getvalue() + b"<script>", Context(name, Limits()))
+    with Image.open(BytesIO(picture.content)) as opened:
+        assert (opened.size, dict(opened.getexif())) == ((700, 1_400), {})
+        assert picture.media_type == Image.MIME[opened.format or ""]
+    assert b"script" not in picture.content

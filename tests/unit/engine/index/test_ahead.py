@@ -156,29 +156,20 @@ class TestSqlite:
         monkeypatch.setattr(Lookup, "__init__", noted)
         return made
 
-    async def test_they_are_looked_up_once_and_before_the_vector_is_there(
-        self, base: Base, lookups: list[str]
+    @pytest.mark.parametrize("changes", [False, True])
+    async def test_they_are_looked_up_before_the_vector_is_there_and_again_after_a_change(
+        self, base: Base, lookups: list[str], changes: bool
     ) -> None:
         async def vector() -> Vector:
             while not lookups:
                 await base.store.read(documents.find, 1)
             lookups.append("vector")
+            if changes:
+                await tagged(base)
             return meaning(TEXT)
 
         await base.store.search(HYBRID, vector())
-        assert lookups == ["words", "vector"]
-
-    async def test_they_are_looked_up_again_where_something_changed(
-        self, base: Base, lookups: list[str]
-    ) -> None:
-        async def vector() -> Vector:
-            while not lookups:
-                await base.store.read(documents.find, 1)
-            await tagged(base)
-            return meaning(TEXT)
-
-        await base.store.search(HYBRID, vector())
-        assert lookups == ["words", "words"]
+        assert lookups == ["words", "vector", *["words"] * changes]
 
     async def test_not_where_nothing_is_won(self, base: Base, lookups: list[str]) -> None:
         await base.store.search(replace(HYBRID, mode="vector"), late_vector(base, lookups))

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from kb_config import tracing
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Changes, Index, IndexStats, Selection
 from kb_engine.store import store
@@ -115,6 +119,26 @@ async def test_an_outage_delays_writes_and_refuses_searches(
     assert "nobody answers" in await refusal(base, monkeypatch)
     server.out_of_service = False
     assert await found(base) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_the_wait_for_the_index_is_a_step_of_the_trace(
+    base: Base, server: FarServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, kept = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(tracing, "step", (made := tracing.Tracing(provider)).step)
+    server.out_of_service = True
+    await notes(base, 1)
+    with made.begin("search", "SERVER", {}):
+        await refusal(base, monkeypatch)
+    assert [span.name for span in kept.get_finished_spans()] == [
+        "store read languages",
+        "store read generation",
+        "wait for index",
+        "search index",
+        "search",
+    ]
+    server.out_of_service = False
 
 
 async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, server: FarServer) -> None:

@@ -104,25 +104,6 @@ async def test_readers_together_keep_to_their_memory(parts: Parts, tmp_path: Pat
     assert most == 1
 
 
-async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
-    async with asyncio.timeout(ANSWER_SECONDS), parts_in(tmp_path, count=2) as parts:
-        held = [await parts.accept_file(f"{n}.txt", f"{HELD} {n}".encode()) for n in range(3)]
-        await eventually_async(
-            lambda: parts.store.read(state.counts),
-            lambda counts: counts.queue.running == 2,
-            what="the second of its files",
-        )
-        other = await parts.accept_file("c.txt", b"\xff\xff", caller="other")
-        assert (await parts.ended(other)).status == "failed"  # takes no embedding thread
-        assert [(await parts.job(job_id)).status for job_id in held] == [
-            "running",
-            "running",
-            "queued",
-        ]
-        parts.embedder.release.set()
-        assert (await parts.ended(held[-1])).status == "completed"
-
-
 async def test_a_free_worker_takes_the_job_behind_those_of_a_caller_at_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

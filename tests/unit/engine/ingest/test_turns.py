@@ -18,13 +18,6 @@ def order(turns: Turns[str]) -> list[str]:
     return [turns.next() for _ in range(len(turns))]
 
 
-def test_one_caller_is_served_in_the_order_of_asking() -> None:
-    turns: Turns[str] = Turns()
-    for number in range(3):
-        turns.add("ann", f"a{number}")
-    assert order(turns) == ["a0", "a1", "a2"]
-
-
 def test_a_new_caller_waits_for_one_job_of_each_earlier_caller() -> None:
     turns: Turns[str] = Turns()
     for number in range(200):

@@ -30,11 +30,6 @@ from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import own_children
 
 
-async def test_an_accepted_job_wakes_an_idle_worker(parts: Parts) -> None:
-    await parts.done("granite")
-    assert (await parts.done("basalt")).status == "completed"
-
-
 async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
     async with parts_in(tmp_path, count=2) as parts:
         held = await parts.accept(HELD)
@@ -42,12 +37,6 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
         for job_id in others:
             assert (await parts.ended(job_id)).status == "completed"
         assert (await parts.job(held)).status == "running"
-
-
-async def test_progress_names_the_step(parts: Parts) -> None:
-    job_id = await parts.hold()
-    job = await eventually_async(lambda: parts.job(job_id), lambda job: job.total_steps == 2, what="progress")
-    assert (job.step, job.completed_steps) == ("Generating embeddings", 0)
 
 
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
@@ -186,8 +175,8 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 class Vanishing(SqliteStore):
     async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         done = await super().write(operation, *args, **kwargs)
-        if operation is jobs.take and done is not None and done.is_duplicate:
-            duplicate = await self.read(sources.duplicate_for, done.job)
+        if operation is jobs.take_several and done and done[0].is_duplicate:
+            duplicate = await self.read(sources.duplicate_for, done[0].job)
             assert duplicate is not None
             await self.once(None, documents.delete, duplicate)
         return done
@@ -210,7 +199,7 @@ async def test_a_short_note_is_two_transactions_of_a_worker(tmp_path: Path) -> N
         for number in range(8):
             await parts.done(f"granite {number}")
     del Counting.counted["report"]  # of a slow machine
-    assert Counting.counted == {"take": len(LANES) + 8, "commit": 8}
+    assert Counting.counted == {"take_several": len(LANES) + 8, "commit_note": 8}
 
 
 class Full(SqliteStore):

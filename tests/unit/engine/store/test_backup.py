@@ -81,7 +81,6 @@ class Writers:
 
 
 def titles(url: str) -> set[str]:
-    """Return the titles of all documents, once the queue is empty."""
     with EngineClient(url, API_KEY) as client:
         eventually(
             lambda: client.call(GET_STATUS).queue,
@@ -101,6 +100,7 @@ def test_copies_of_a_base_that_is_written_have_all_that_was_acknowledged_before(
     home = Home(tmp_path / "home")
     begun: list[float] = []
     with engine(home.path) as url, Writers(url) as writers:
+        eventually(lambda: writers.acknowledged, lambda acknowledged: "file 7" in acknowledged)
         for number in range(3):
             eventually(lambda: len(writers.acknowledged), partial(lt, 40 * (number + 1)))
             begun.append(time.monotonic())

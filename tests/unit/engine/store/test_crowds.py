@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
+from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_engine.store.port import Bounds
 from kb_engine.store.repository import documents, jobs, state
 from tests.support.postgres import Database
 from tests.support.stores import Base, Place, all_documents, key, meaning, new_note, opened, prepared
@@ -64,6 +67,26 @@ async def test_of_many_identical_submissions_one_document_comes(engines: Engines
     assert sorted(job.deduplicated for job in done if job) == [False] + [True] * 9
     (document,) = (await all_documents(engines[0])).documents
     assert len(document.tags) == 10
+
+
+async def test_notes_that_wait_together_are_committed_together_and_fail_alone(place: Place) -> None:
+    """The queue takes 12 of 14 notes, and one of these does not fit its vectors."""
+    async with opened(place, bounds=Bounds(queued=12)) as base:
+        notes = [new_note(str(number)) for number in range(14)]
+        accepting = (base.store.once(None, jobs.accept, note) for note in notes)
+        accepted = await asyncio.gather(*accepting, return_exceptions=True)
+        refused = [answer.code for answer in accepted if isinstance(answer, EngineError)]
+        assert refused == ["queue_full"] * 2
+        leased = await base.store.write(jobs.take_several, 12, ["short"], lambda *_: ())
+        assert {each.job.id for each in leased} == {job.id for job in accepted if isinstance(job, m.Job)}
+        made = [prepared("a")] * 12
+        made[5] = replace(made[5], chunks=[])
+        committing = (
+            base.store.write(documents.commit_note, *each) for each in zip(leased, made, strict=True)
+        )
+        done = await asyncio.gather(*committing, return_exceptions=True)
+        assert [isinstance(job, ValueError) for job in done] == [number == 5 for number in range(12)]
+        assert await base.count("documents") == 11
 
 
 async def test_of_many_changes_on_one_version_one_wins(engines: Engines) -> None:

@@ -13,7 +13,7 @@ from kb_engine.store.clock import seconds_between, stamp
 from kb_engine.store.port import Bounds, JobProgress, NewJob
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.jobs import rests_until
-from kb_engine.turns import SHORT_BYTES
+from kb_engine.turns import SHORT_BYTES, greedy
 from tests.support.contract_objects import job_error
 from tests.support.stores import (
     START,
@@ -364,7 +364,6 @@ async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
 
 
 async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = ()) -> list[str]:
-    """Lease up to `count` jobs; return their titles."""
     chosen = {"lanes": lanes} if lanes else {}
     leases = [
         await base.store.write(jobs.take, f"L{number}", without=without, **chosen) for number in range(count)
@@ -403,6 +402,23 @@ async def test_a_caller_can_be_passed_over(base: Base) -> None:
     await queued(base, "ben", "b0")
     assert await taken(base, 9, without=("ann", "cem")) == ["b0"]
     assert await taken(base, 9) == ["a0"]
+
+
+async def test_several_jobs_are_taken_in_the_order_of_single_ones(base: Base) -> None:
+    await queued(base, "ann", "a0", "a1", "a2", "a3")
+    await queued(base, "ben", "b0")
+    looks = [
+        await base.store.write(jobs.take_several, most, ["long"], lambda *callers: greedy(callers, 3))
+        for most in (4, 4, 1, 4)
+    ]
+    assert [[leased.job.title for leased in look] for look in looks] == [
+        ["a0", "b0", "a1"],
+        ["a2", "a3"],
+        [],
+        [],
+    ]
+    assert looks[0][-1].has_more
+    assert len({leased.lease for look in looks for leased in look}) == 5
 
 
 async def test_a_job_goes_on_in_another_lane(base: Base) -> None:

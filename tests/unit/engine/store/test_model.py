@@ -63,7 +63,6 @@ class Model:
     last_id: int = 0
 
     def unfinished_updates(self, number: int) -> list[str]:
-        """Return the unfinished updates of a note, in the order of acceptance."""
         return [
             job_id
             for job_id, (note, _) in self.updates.items()
@@ -142,7 +141,6 @@ class Model:
 
 
 def source_of(job: NewJob) -> tuple[str, str]:
-    """Return the place and the path of a job's source."""
     collections = [tag for tag in job.tags if tag.startswith("collection:")]
     return (collections or [job.dedup_scope])[-1], job.source_path or ""
 
@@ -250,7 +248,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=accepted, number=st.integers(1, 4), text=TEXTS)
     def update(self, number: int, text: str) -> Any:
-        """Update the text of a note; repeating the last update joins its job."""
         patch, once = m.NotePatch(text=text), key(str(uuid4()))
         answer = self.ask(self.base.store.write(updates.accept, number, patch, once))
         if number not in self.model.documents:

@@ -249,7 +249,6 @@ def symbolic(path: Path) -> Path:
 
 
 def without_lock_file(path: Path) -> Path:
-    """The same path, after the lock file was deleted."""
     path.with_name(path.name + ".lock").unlink()
     return path
 

@@ -8,10 +8,12 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
@@ -28,7 +30,6 @@ KEEPING = Bounds(originals=True)
 async def keeping(
     place: Place, folder: Path, clock: TestClock | None = None, bounds: Bounds = KEEPING
 ) -> AsyncIterator[Filled]:
-    """A base and its spool."""
     (folder / "spool").mkdir(exist_ok=True, parents=True)
     async with opened(place, clock, bounds=bounds) as base:
         is_folder = isinstance(place, Path)
@@ -96,6 +97,33 @@ async def test_without_the_setting_no_original_is_kept(place: Place, tmp_path: P
     async with keeping(place, tmp_path, bounds=Bounds()) as filled:
         assert not (await filled.add("granite")).original
         assert await filled.kept("granite") == [False]
+
+
+async def test_the_oldest_files_are_dropped_over_the_bound(place: Place, tmp_path: Path) -> None:
+    bounds = Bounds(originals=True, originals_bytes=50)
+    async with keeping(place, tmp_path, bounds=bounds) as filled:
+        texts = [text * 16 for text in "cab"]
+        for text in texts:
+            await filled.add(text)
+        assert await filled.kept(*texts) == [True, True, True]
+        texts += ["d" * 16, "e" * 51]
+        added = [await filled.add(text) for text in texts[3:]]
+        assert await filled.kept(*texts) == [False, False, True, True, False]
+        assert [each.original for each in added] == [True, UNSET]
+
+
+async def test_a_base_keeps_the_bound_with_which_it_was_created(tmp_path: Path) -> None:
+    unset = Bounds(originals=None)
+    bounded = replace(unset, originals_bytes=500)
+    for number, (first, later, is_kept) in enumerate(
+        [(bounded, unset, True), (unset, bounded, False), (bounded, Bounds(), False), (unset, KEEPING, True)]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for bounds in (first, later):
+            async with keeping(folder / "kb.sqlite", folder, bounds=bounds) as filled:
+                document = await filled.add(f"granite {bounds}")
+        assert (document.original is True) is is_kept
 
 
 async def test_resending_a_file_keeps_its_original(place: Place, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 from kb_engine.store.postgres.transaction import layout_version, set_embedder
 from kb_engine.store.repository import collections, documents, state
+from kb_engine.store.repository.transaction import Read
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, new_database
 from tests.support.remote_index import RemoteIndex, Server
@@ -51,6 +52,31 @@ async def one(database: Database) -> AsyncIterator[Base]:
 async def other(database: Database) -> AsyncIterator[Base]:
     async with opened(database) as base:
         yield base
+
+
+async def test_notes_that_wait_together_share_a_transaction(one: Base) -> None:
+    async def transactions(read: Read) -> int:
+        return int(await read.value("SELECT count(DISTINCT xmin::text) FROM documents"))
+
+    leased = [await one.lease(new_note(str(number))) for number in range(12)]
+    committing = (one.store.write(documents.commit_note, each, prepared("n")) for each in leased)
+    assert all(await asyncio.gather(*committing))
+    assert await one.store.read(transactions) <= 3
+
+
+async def test_groups_of_two_engines_with_the_same_contents_do_not_block_each_other(
+    one: Base, other: Base
+) -> None:
+    texts = [f"t{number}" for number in range(10)]
+    here = [await one.lease(new_note(text)) for text in texts]
+    there = [await other.lease(new_note(text)) for text in reversed(texts)]
+    committing = [
+        base.store.write(documents.commit_note, leased, prepared("x"))
+        for base, leases in ((one, here), (other, there))
+        for leased in leases
+    ]
+    done = await asyncio.gather(*committing)
+    assert sorted(job.deduplicated for job in done if job) == [False] * 10 + [True] * 10
 
 
 async def test_changes_of_other_documents_go_on_beside_a_commit(one: Base, other: Base) -> None:

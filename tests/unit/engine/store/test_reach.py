@@ -73,6 +73,7 @@ UNBOUNDED = {
     "jobs._requeue": "the workers'",
     "content.has_its_texts": "of a document that is held",
     "content.count": "the engine's own care of a base",
+    "originals.keep": "to keep the bound on all files",
     "originals.of": "the engine's own care of a base",
     "originals.bytes_of_versions": "to make room",
     "originals._drop": "of rows that went",

@@ -22,7 +22,6 @@ Mutation = Callable[[Base, Idempotency], Awaitable[msgspec.Struct]]
 
 @pytest.fixture
 async def base(place: Place) -> AsyncIterator[Base]:
-    """A base with the note 1, tagged `t`."""
     async with opened(place) as base:
         await base.note("a", tags=["t"])
         yield base

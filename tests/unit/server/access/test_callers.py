@@ -49,17 +49,6 @@ async def test_the_key_of_the_settings_may_everything_and_is_nobody_in_particula
     assert found == Grant(Access("KB_MCP_API_KEY", RIGHTS))
 
 
-async def test_a_changed_key_counts_at_once(file: KeyFile) -> None:
-    callers = callers_of(file)
-    _, token = file.create("ci", rights=rights_of(["read"]))
-    assert await grant(callers, token) is not None
-    text = file.path.read_text()
-    file.path.write_text(text.replace('"read"', '"write"'))
-    found = await grant(callers, token)
-    assert found is not None
-    assert found.access.rights == {"write"}
-
-
 async def test_why_a_key_opens_nothing_is_said(file: KeyFile) -> None:
     callers = callers_of(file)
     _, revoked = file.create("revoked", rights=rights_of(["read"]))

@@ -210,7 +210,6 @@ async def test_direct_calls_and_http_refuse_with_the_same_fault(
 
 
 async def test_direct_calls_refuse_a_user_with_a_line_break(both: Both) -> None:
-    """For example a line break in the user's name."""
     token = USER.set("a\r\nb")
     with pytest.raises(Refused, match="line break"):
         await both.direct.call(CREATE_JOB, body=m.NoteRequest(text="x"))

@@ -129,6 +129,7 @@ class TestHostileBytes:
             b"HTTP/1.1 abc OK\r\n\r\n",
             b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
             OK + b"no colon here\r\n\r\n",
+            OK + b"Content-Length: x\r\n\r\n",
             OK + b"Content-Length: -1\r\n\r\n",
             OK + b"Content-Length: 99999999999999999999999\r\n\r\n",
             OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}",

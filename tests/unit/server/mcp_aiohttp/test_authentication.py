@@ -37,7 +37,6 @@ def check(key: str, proxies: TrustedProxies | None = None, *, name: str = "key")
 
 
 async def status(check: Callable[[web.Request], Awaitable[object]], asked: web.Request) -> int:
-    """Return the status of the refusal by `check`, or 200 if it passes."""
     try:
         await check(asked)
     except Refusal as refusal:
@@ -231,8 +230,6 @@ async def test_memory_has_a_bound() -> None:
 
 
 class _Tokens:
-    """Refuses tokens by name."""
-
     name = "token"
     is_needed = True
 

@@ -30,7 +30,6 @@ def request(*authorization: str, peer: str = "10.0.0.1", **headers: str) -> web.
 
 
 def status(check: Callable[[web.Request], None], asked: web.Request) -> int:
-    """Return the status of the refusal by `check`, or 200 if it passes."""
     try:
         check(asked)
     except Refusal as refusal:
@@ -92,7 +91,6 @@ def test_a_proxy_that_is_no_address_is_refused_at_the_start() -> None:
 
 
 def decision(*, host: str | None = "localhost:3000", origin: str | None = None, **settings: Any) -> int:
-    """Return the status of the refusal of a request with these headers, or 200 if it passes."""
     headers = CIMultiDict[str]()
     if host is not None:
         headers["Host"] = host
@@ -185,7 +183,6 @@ def test_the_address_listened_on_is_a_name_of_this_server() -> None:
     ],
 )
 def test_allowed_hosts_are_names_with_or_without_a_port(allowed: str, host: str, expected: int) -> None:
-    """Without a port, any port matches; `*` matches any name."""
     assert decision(host=host, allowed_hosts=[allowed]) == expected
 
 

@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from kb_config import tracing
 from kb_load.processes import clean_environment
 from kb_server.engine_client.port import TRACE
 from kb_server.hosting.calls import BrokenToolError, new_call
-from kb_server.observability import tracing
 from kb_server.tool import Call
 from mcp_aiohttp.protocol.caller import Caller
 from tests.unit.server.hosting.test_calls import Arguments, Found, breaking, calls, found, lacking
@@ -130,9 +130,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 kept, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(kept))
 trace.set_tracer_provider(provider)
-from kb_server.observability import tracing
+from kb_config import tracing
 from tests.unit.server.hosting.test_calls import Call, calls, found
-with tracing.exporting(os.environ):
+with tracing.exporting(os.environ, "kb"):
     asyncio.run(calls(found).outcome("find_things", {"query": "q"}, Call()))
 assert tracing.ACTIVE is None
 with trace.get_tracer("other").start_as_current_span("after"):

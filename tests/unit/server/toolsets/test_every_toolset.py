@@ -16,7 +16,6 @@ from tests.support.tool_table import TOOLS
 
 @pytest.fixture(params=TOOLSETS)
 def toolset(request: pytest.FixtureRequest) -> Toolset:
-    """The toolset without an engine."""
     return build_toolset(request.param, Services(ServerSettings(home=Path("unused"))))
 
 

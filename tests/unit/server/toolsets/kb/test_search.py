@@ -9,7 +9,6 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from kb_contracts.api import models as m
-from kb_server.engine_client.port import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
 from kb_simulator import Stuck
 from tests.support.contract_objects import chunk_with, explanation_with, response_with, result_of
@@ -27,7 +26,6 @@ DEFAULTS = {
 
 
 def posted(engine: SimulatedEngine) -> dict[str, Any]:
-    """Return the body of the only search."""
     (request,) = engine.journal.requests("search")
     assert (request.method, request.path) == ("POST", "/api/v1/search")
     body: dict[str, Any] = msgspec.json.decode(request.body)
@@ -121,12 +119,6 @@ async def test_doc_type_mode_and_filters_are_passed_on(engine: SimulatedEngine, 
     }
 
 
-async def test_the_calls_correlation_id_goes_along(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    await tools.ok("kb_search", query="x")
-    assert engine.journal.requests("search")[0].headers["X-Request-ID"] == "call-1"
-    assert REQUEST_ID.get() == ""
-
-
 @pytest.mark.requirement("K19")
 async def test_a_result_has_text_score_document_and_tags(engine: SimulatedEngine, tools: ToolCaller) -> None:
     document = engine.add(
@@ -210,7 +202,6 @@ async def test_a_document_in_several_collections_is_repaired_on_sight(
 async def test_a_repair_that_fails_does_not_spoil_the_search(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """The caller only searched."""
     respond(tools, result_of(engine.add("collection:a", "collection:b")))
     engine.arm("internal_error", "removeTag")
     assert len((await tools.ok("kb_search", query="x"))["results"]) == 1

@@ -205,11 +205,6 @@ async def test_ids_are_those_of_other_answers(knowledge: Knowledge) -> None:
 # --- knowledge-search -----------------------------------------------------------------------------
 
 
-async def test_the_search_is_the_whole_base(knowledge: Knowledge) -> None:
-    await knowledge.note("Bees keep warm in a cluster.")
-    assert (await knowledge.ok("knowledge-search", query="cluster"))["total_results"] == 1
-
-
 @pytest.mark.requirement("N24", "N25", "N26")
 async def test_an_answer_has_the_passages_with_their_documents(knowledge: Knowledge) -> None:
     page = ["Bees keep warm in a cluster."]

@@ -160,7 +160,6 @@ async def test_the_figures_agree_with_one_another(tmp_path: Path) -> None:
 
 
 async def task(knowledge: Knowledge) -> str:
-    """Return the id of a new task."""
     return str((await knowledge.ok("knowledge-add", file_path=knowledge.file("bees.html")))["task_id"])
 
 

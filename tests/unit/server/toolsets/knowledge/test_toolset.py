@@ -75,7 +75,6 @@ def test_the_other_descriptions_begin_as_agreed(toolset: Toolset, name: str) -> 
 
 
 def arguments_of(knowledge: Knowledge, tool: str, document_id: str = NOBODY) -> dict[str, Any]:
-    """Return valid arguments of each tool."""
     arguments: dict[str, dict[str, Any]] = {
         "knowledge-add": {"file_path": knowledge.file("wasps.html")},
         "knowledge-search": {"query": "bees"},

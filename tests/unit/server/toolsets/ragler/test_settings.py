@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kb_config.settings import SettingsError
-from kb_server.hosting.http import build_app
 from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
 from tests.support.ragler import DESCRIPTIONS
@@ -52,13 +51,6 @@ def test_the_four_levels(level: str) -> None:
         ServerSettings.read({"LOG_LEVEL": "trace"})
 
 
-@pytest.mark.requirement("R38")
-def test_without_metrics_there_is_no_path_for_them() -> None:
-    for given, served in (("true", True), ("false", False)):
-        app = build_app(ServerSettings.read({"ENABLE_METRICS": given}), [])
-        assert any(resource.canonical == "/metrics" for resource in app.router.resources()) is served
-
-
 @pytest.mark.requirement("R39")
 @pytest.mark.parametrize(
     ("environ", "port"),
@@ -75,7 +67,6 @@ def test_without_metrics_there_is_no_path_for_them() -> None:
     ],
 )
 def test_kb_mcp_port_precedes_mcp_server_port(environ: dict[str, str], port: int) -> None:
-    """KB_MCP_PORT precedes MCP_SERVER_PORT, whose default is for a server with only RAGler's tools."""
     assert ServerSettings.read(environ).port == port
 
 

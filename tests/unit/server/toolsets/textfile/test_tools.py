@@ -52,7 +52,6 @@ class Counted:
 
 
 def over_file(path: Path | str, description: str = "") -> Toolset:
-    """The toolset as the server builds it over the file at `path`."""
     return build(Services(ServerSettings(text_file=str(path), text_description=description)))
 
 

@@ -22,7 +22,7 @@ from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize
-from tests.support.patience import COMMAND_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, JOB_SECONDS
 from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -156,7 +156,7 @@ def test_the_engine_continues_the_trace_with_the_steps_of_requests_and_jobs(
         caller.ok("kb_addnote", text="secret bees", wait_seconds=JOB_SECONDS)
         caller.ok("kb_search", query="secret bees")
         caller.refused("kb_get", document_id="999")
-        httpx.get(f"{asked.url}/api/v1/status", headers={"traceparent": OTHER})
+        httpx.get(f"{asked.url}/api/v1/status", headers={"traceparent": OTHER}, timeout=ANSWER_SECONDS)
     (tool,) = collector.named("kb_search")
     seen = {(span.name, span.parent_id): span for span in collector.spans}
     search = seen["POST /api/v1/search", tool.span_id]
@@ -176,7 +176,7 @@ def test_the_engine_continues_the_trace_with_the_steps_of_requests_and_jobs(
     assert (job.kind, job.status, job.parent_id, job.links) == (CONSUMER, 0, "", [request.span_id])
     assert job.attributes == {"kb.job_id": request.attributes["kb.job_id"], "kb.lane": "short"}
     assert steps(request) == ["store write accept"]
-    assert {"embed passages", "split", "store write commit"} <= set(steps(job))
+    assert {"embed passages", "split", "store write commit_note"} <= set(steps(job))
     lacking = [span for span in collector.spans if span.attributes.get("error.type") == "document_not_found"]
     assert {(span.name, span.status) for span in lacking} == {
         ("GET /api/v1/documents/{document_id}", 0),

@@ -89,7 +89,8 @@ def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
     assert f"pages        {stack.server_url}/\n" in shown
     assert f"data folder  {stack.home}\n" in shown
     assert "files        are kept up to 5 GiB" in shown
-    assert httpx.get(f"{stack.engine_url}/api/v1/status").json()["storage"]["kept_originals_bytes"] == 0
+    status = httpx.get(f"{stack.engine_url}/api/v1/status", timeout=ANSWER_SECONDS).json()
+    assert status["storage"]["kept_originals_bytes"] == 0
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $KB_MCP_API_KEY"\n' in shown
     assert KEY not in shown

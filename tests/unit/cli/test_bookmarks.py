@@ -45,6 +45,12 @@ URL, TIME = "https://example.org/a", "2026-01-02T03:04:05Z"
             json.dumps([{"title": "A", "url": URL, "labels": ["x", {"name": "y"}], "savedAt": TIME}]),
             ["x", "y"],
         ),
+        ("day.csv", f'url,title,tags,created\n{URL},A,"x,y",2026-01-02 03:04:05\n', ["x", "y"]),
+        (
+            "halves.json",
+            json.dumps([{"title": "A", "url": URL, "labels": ["x\ud800"], "savedAt": TIME}]),
+            ["x?"],
+        ),
         ("hostile.csv", f"url,title,tags,created\n{URL},A,,{'9' * 5_000}\n,b\n1,2,3,4,5,6\n", []),
     ],
 )

@@ -87,7 +87,8 @@ class SharedFolder(Remote):
     def __init__(self, place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
         super().__init__(place, f"{place}/", home)
         parts = urlsplit(place)
-        self._url = parts._replace(scheme="https" if parts.scheme == "webdavs" else "http").geturl()
+        url = parts._replace(scheme="https" if parts.scheme == "webdavs" else "http").geturl()
+        self._url = str(parsed(url))
         user = credentials.get("user")
         self._http, self._files = _webdav(
             self._url,
@@ -162,6 +163,8 @@ def storage(place: str, home: Path, *, private: bool, credentials: Mapping[str, 
     kind, extra = (Bucket, "s3") if parts.scheme == "s3" else (SharedFolder, "webdav")
     try:
         return kind(place, home, private=private, credentials=credentials)
+    except NotFetched as error:
+        raise CliError(Exit.USAGE, f"{place}: {error}") from error
     except ModuleNotFoundError as error:
         command = install_command(extra)
         raise CliError(Exit.FAILED, f"{place} needs packages; install them with: {command}") from error

@@ -181,6 +181,7 @@ def test_a_branch_of_a_repository_is_followed(kb: Kb, shelf: str, repository: Pa
         (["git+https://example.org:99999/a.git"], "host or port"),
         (["webdavs://[::1/a"], "host or port"),
         (["http:///a.xml"], "no http"),
+        (["webdavs://999.1.1.1/a"], "no URL"),
         (["git+https://a%2eexample.org/a.git"], "names no host"),
         (["git+https://example.org./a.git"], "names no host"),
         (["s3://a", "--ref=main"], "--ref"),

@@ -534,7 +534,7 @@ class GetCollectionInfoTool(RaglerTool[GetCollectionInfoArguments, GetCollection
             return known[given]
         names = sorted(known)
         left = len(names) - MOST_NAMED
-        there = f"Collections: {', '.join(names[:MOST_NAMED])}" if names else "There are no collections yet"
+        there = f"There are {', '.join(names[:MOST_NAMED])}" if names else "There are no collections yet"
         more = f" and {left} more" if left > 0 else ""
         raise ToolError(
             "not_found",

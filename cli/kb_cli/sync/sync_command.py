@@ -251,7 +251,7 @@ def _brought_in_step(
     if not out.as_json:
         counts = Counter(result.outcome for result in results)
         done = [f"{count} {outcome}" for outcome, count in counts.items()]
-        out.text(", ".join([*done, f"{unchanged} unchanged"]))
+        out.text(", ".join([*done, *_no_steps(unchanged, planned)]))
     return results
 
 
@@ -290,4 +290,9 @@ def _summary(planned: Plan) -> str:
         "to remove": len(planned.removed),
     }
     to_do = [f"{count} {what}" for what, count in counts.items() if count]
-    return ", ".join([*to_do, f"{planned.unchanged} unchanged"])
+    return ", ".join([*to_do, *_no_steps(planned.unchanged, planned)])
+
+
+def _no_steps(unchanged: int, planned: Plan) -> list[str]:
+    """Return the counts of the files that need no step."""
+    return [f"{unchanged} unchanged", *([f"{planned.skipped} of unknown formats"] if planned.skipped else [])]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import shutil
 import socket
@@ -52,8 +53,8 @@ DECLINED = b""
 """The answer of a process that cannot answer; any other answer is a `Found`."""
 SHARED = b"shared"
 """The answer to a `Shared` whose files are mapped."""
-encode_found = msgspec.msgpack.Encoder().encode
-_decode_found = msgspec.msgpack.Decoder(Found).decode
+encode_found = msgspec.json.Encoder().encode  # JSON, for integers of any size in metadata
+_decode_found = msgspec.json.Decoder(Found).decode
 
 _PROGRAM = "kb_engine.store.sqlite.search_process"
 _OVERLAPS = 20
@@ -84,6 +85,16 @@ class Shared:
 
 Snapshot = Callable[[], Awaitable[tuple[State, int]]]
 """Returns the latest state of the index, and its generation of the base."""
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of readers, and the settings by which numpy computes, so that both processes
+    round alike.
+    """
+    computing = ("OPENBLAS_", "NPY_")
+    return {
+        name: text for name, text in os.environ.items() if name.startswith(computing)
+    } | reader_environment()
 
 
 def folder_of(path: Path) -> Path:
@@ -259,7 +270,7 @@ class _SearchProcess(asyncio.Protocol):
                     stdin=DEVNULL,
                     stdout=DEVNULL,
                     pass_fds=(there.fileno(),),
-                    env=reader_environment(),
+                    env=_environment(),
                     start_new_session=True,  # so that it does not get the Ctrl-C of a terminal
                 )
             connection = partial(cls, process)

@@ -77,7 +77,11 @@ async def fill(base: Base) -> None:
     for number in range(12):
         texts = [f"apple {number % 3} pear {place} fig {number}" for place in range(3)]
         await base.note(
-            *texts, title=f"n{number}", tags=["a" if number % 2 else "b"], dedup_scope=str(number)
+            *texts,
+            title=f"n{number}",
+            tags=["a" if number % 2 else "b"],
+            metadata={"larger than 64 bits": 1 << 70},
+            dedup_scope=str(number),
         )
     gone = await base.find("n3 apple", top=1)
     await base.store.once(None, documents.delete, gone.results[0].document.id)
@@ -181,6 +185,18 @@ async def test_searches_of_a_killed_or_silent_process_are_answered(
 
     await eventually_async(is_handed)
     assert not {each.pid for each in before} & {each.pid for each in processes()}
+
+
+async def test_a_search_process_rounds_like_the_engine_and_knows_no_key(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("KB_ENGINE_KEY", "secret")
+    await fill(base)
+    await shared(base)
+    environment = processes()[0].environ()
+    assert environment["OPENBLAS_CORETYPE"] == "Haswell"
+    assert "secret" not in environment.values()
 
 
 async def test_unused_processes_end_and_leave_nothing(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:

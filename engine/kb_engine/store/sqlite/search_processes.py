@@ -43,6 +43,7 @@ from kb_engine.index.embedded.block import write_segment
 from kb_engine.index.embedded.index import EmbeddedIndex, State, remaining
 from kb_engine.index.embedded.vectors import Mask
 from kb_engine.store.port import Found, Query
+from kb_engine.store.sqlite.reserve import expect_room
 from kb_readers.child import reader_command, reader_environment
 
 logger = logging.getLogger(__name__)
@@ -67,8 +68,8 @@ _SILENT_SECONDS, _START_SECONDS = 10.0, 60.0
 """Maximum time that a process may take for an answer to a search, and to start and map files, in seconds."""
 _LEAST_PAUSE, _PAUSE_SHARE = 0.02, 4
 """Pause between two states that are shared: the least in seconds, and in times of the duration of sharing."""
-_LOST_PAUSE, _FAILURE_PAUSE = 1.0, 30.0
-"""Pause after a process has ended, and after no process could be started or shared with, in seconds."""
+_FAILURE_PAUSE = 30.0
+"""Pause after a process has ended or could not be started, or nothing could be shared, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def folder_of(path: Path) -> Path:
 
 
 class ProcessLost(Exception):
-    """A search process has ended before it could search."""
+    """All search processes have ended, or none could be started."""
 
 
 class SearchProcesses:
@@ -126,6 +127,8 @@ class SearchProcesses:
         self._woken = asyncio.Event()
         self._overlaps = 0
         self._overlapped_at = self._used_at = 0.0
+        self._start_at = 0.0
+        """Time from which missing processes are started."""
 
     def crowded(self) -> None:
         """Note that a search has begun while another one runs."""
@@ -191,13 +194,19 @@ class SearchProcesses:
     async def _renew(self) -> float:
         """Start missing processes, and share the latest state; return the pause until the next time."""
         now = asyncio.get_running_loop().time
-        lost = [each for each in self._processes if each.is_lost]
-        self._processes = [each for each in self._processes if not each.is_lost]
-        for process in lost:
-            logger.warning("a search process ended; another one is started")
+        for process in [each for each in self._processes if each.is_lost]:
+            logger.warning("a search process ended")
+            self._processes.remove(process)
+            self._start_at = now() + _FAILURE_PAUSE
             await process.end()
-        while len(self._processes) < self._most:
-            self._processes.append(await _SearchProcess.start(self._path))
+        try:
+            while len(self._processes) < self._most and now() >= self._start_at:
+                self._processes.append(await _SearchProcess.start(self._path))
+        except OSError as error:
+            self._start_at = now() + _FAILURE_PAUSE
+            logger.warning("a search process cannot be started", extra={"why": str(error)})
+        if not self._processes:
+            raise ProcessLost("no search process runs")
         began = now()
         state, generation = await self._snapshot()
         behind = [each for each in self._processes if each.state is not state]
@@ -216,13 +225,11 @@ class SearchProcesses:
                     shared = Shared(generation, state.dimensions, parts)
                 if await process.ask(shared, _START_SECONDS) == SHARED:
                     process.state = process.known = state
-                elif process.is_lost:
-                    raise ProcessLost("a search process ended, or did not start")
         finally:
             self._note_shared()
             for file in files:
                 file.unlink(missing_ok=True)
-        return max(_LOST_PAUSE if lost else _LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
+        return max(_LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
 
     def _written(self, state: State, folder: Path, files: list[Path]) -> list[tuple[Path, Mask | None]]:
         """Return the files of all parts; those in memory are written, and noted in `files`."""
@@ -231,6 +238,7 @@ class SearchProcesses:
             if part.name is not None:
                 parts.append((self._segments / part.name, part.alive))
             elif rest := remaining([part]):
+                expect_room(folder.parent)
                 folder.mkdir(mode=0o700, exist_ok=True)
                 files.append(folder / uuid4().hex)
                 write_segment(files[-1], rest)

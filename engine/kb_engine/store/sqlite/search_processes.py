@@ -299,13 +299,13 @@ class _SearchProcess(asyncio.Protocol):
         """
         if self._transport is None:
             return DECLINED
+        message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
+        self._transport.write(HEAD.pack(len(message)) + message)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         if not self.waiting:
             self._answered_at = loop.time()
-        self.waiting.append(answer)
-        message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
-        self._transport.write(HEAD.pack(len(message)) + message)
+        self.waiting.append(answer)  # once it is sent: each answer belongs to the first of them
         while not (await asyncio.wait([answer], timeout=seconds))[0]:
             if loop.time() - self._answered_at >= seconds:
                 with suppress(ProcessLookupError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -205,6 +206,18 @@ async def test_a_search_process_rounds_like_the_engine_has_no_key_and_ends_first
     assert process.environ()["OPENBLAS_CORETYPE"] == "Haswell"
     assert "secret" not in process.environ().values()
     assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "1000\n"
+
+
+async def test_a_query_that_cannot_be_sent_takes_no_answer_of_another(base: Base) -> None:
+    await fill(base)
+    await shared(base)
+    texts = ["fig 1", "fig 2", "pear", "apple"]
+    expected = [await ask(base, text) for text in texts]
+    await shared(base)
+    for _ in processes():
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            await base.find("apple", arrange=lambda results: results)
+    assert await asyncio.gather(*(ask(base, text) for text in texts)) == expected
 
 
 async def test_the_processes_that_can_be_started_are_used(

@@ -188,8 +188,9 @@ async def test_a_hit_is_shown_on_its_page_of_the_file(site: Site) -> None:
     assert [marked.headers[name] for name in headers] == ["image/png", "nosniff", "private, no-cache"]
     assert marked.headers["Content-Security-Policy"] == visit.HEADERS["Content-Security-Policy"]
     assert marked.content != (await site.http.get("/documents/1/picture?page=2")).content
-    known = await site.http.get(unescape(address), headers={"If-None-Match": marked.headers["ETag"]})
-    assert (known.status_code, known.content) == (304, b"")
+    for held in (marked.headers["ETag"], "*"):
+        known = await site.http.get(unescape(address), headers={"If-None-Match": held})
+        assert (known.status_code, known.content) == (304, b"")
     for place, is_beside in (("page=3", True), ("page=3&offset=99", False)):
         shown = await site.get(f"/documents/1?{place}")
         assert ("Page 3 of 3" in plain(shown), 'class="hit" id=' in shown) == (True, is_beside)

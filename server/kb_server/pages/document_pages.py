@@ -174,7 +174,7 @@ async def picture(visit: Visit) -> web.Response:
     drawn = await visit.engine.call(GET_PICTURE, path=visit.request.match_info, query=query)
     headers = {**HEADERS, hdrs.CACHE_CONTROL: "private, no-cache"}
     etag = hashlib.sha256(drawn.content).hexdigest()
-    is_known = any(each.value == etag for each in visit.request.if_none_match or ())
+    is_known = any(each.value in (etag, "*") for each in visit.request.if_none_match or ())
     response = (
         web.Response(status=304, headers=headers)
         if is_known

@@ -93,6 +93,7 @@ async def open_store(
             index=_index_from(settings),
             spool=settings.spool_folder,
             unfinished=unfinished,
+            search_processes=settings.search_processes,
         )
         spool = FolderSpool(settings.spool_folder)
     else:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ RETRY_SECONDS = 5.0
 _SHORT_NICENESS = 5
 _NICENESS = 10
 _PROBE = "kb"
+_KEPT_QUERIES, _KEPT_CHARS = 512, 1_000
+"""Number of queries whose vectors are kept, and their maximum length in characters."""
 
 
 class EmbedderOutage(EngineError):
@@ -79,6 +82,8 @@ class Encoder:
         self._workers = workers
         self._loading: asyncio.Task[object] | None = None
         self._backoff_until: float | None = None
+        self._kept: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        """The vectors of the last queries, the latest at the end."""
         self.failure: str | None = None
 
     @property
@@ -131,7 +136,7 @@ class Encoder:
         self._loading = asyncio.create_task(self.probe() if self.embedder.loaded else self._load())
 
     async def query(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a query, shape (dimensions,).
+        """Return the vector of a query, shape (dimensions,). It is kept, for the query may come again.
 
         Raises:
             EmbedderOutage: the embedder is unavailable.
@@ -139,8 +144,16 @@ class Encoder:
         """
         with tracing.step("embed query"):
             await self.load()
-            submit = _here if len(text) <= self.embedder.quick_chars else self._queries.submit
-            return await self._run(submit, self.embedder.embed_query, text)
+            if len(text) <= self.embedder.quick_chars:
+                return await self._run(_here, self.embedder.embed_query, text)
+            if (kept := self._kept.pop(text, None)) is None:
+                kept = await self._run(self._queries.submit, self.embedder.embed_query, text)
+                kept.flags.writeable = False
+            if len(text) <= _KEPT_CHARS:
+                self._kept[text] = kept
+                if len(self._kept) > _KEPT_QUERIES:
+                    self._kept.popitem(last=False)
+            return kept
 
     async def passages(self, texts: Sequence[str], owner: Owner) -> Vectors:
         """Return the vectors of passages, shape (n, dimensions), as one slice. Raises as `query`."""
@@ -157,7 +170,8 @@ class Encoder:
     async def probe(self) -> bool:
         """True if the embedder accepts a short plain text."""
         try:
-            await self.query(_PROBE)
+            await self.load()
+            await self._run(self._queries.submit, self.embedder.embed_query, _PROBE)
         except EngineError:
             return False
         return True

@@ -35,11 +35,18 @@ MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
 _SQLITE = "sqlite:"
 _MOST_WORKERS = 8
+_MOST_SEARCH_PROCESSES = 4
 
 
 def _default_workers() -> int:
     # All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
     return min(_MOST_WORKERS, os.cpu_count() or 1)
+
+
+def _default_search_processes() -> int:
+    # One core is left for requests. Each process takes memory of its own, some 30 MiB.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST_SEARCH_PROCESSES, cores - 1)
 
 
 class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
@@ -122,6 +129,15 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=1, le=64),
     ] = msgspec.field(default_factory=_default_workers)
+    search_processes: Annotated[
+        int,
+        Setting(
+            "KB_SEARCH_PROCESSES",
+            "maximum number of processes that search a SQLite base beside the engine's own, once searches "
+            "wait for each other",
+        ),
+        msgspec.Meta(ge=0, le=64),
+    ] = msgspec.field(default_factory=_default_search_processes)
     keep_failed_seconds: Annotated[
         float,
         Setting(

@@ -12,7 +12,10 @@ from kb_server.settings import ServerSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
-DEPENDS_ON_THE_MACHINE = {"KB_INGEST_WORKERS": "cores, at most 8"}
+DEPENDS_ON_THE_MACHINE = {
+    "KB_INGEST_WORKERS": "cores, at most 8",
+    "KB_SEARCH_PROCESSES": "cores less one, at most 4",
+}
 
 
 def rows() -> list[str]:

@@ -6,13 +6,16 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faults.engine_kills import Kills, OnPostgres, OnSqlite, Place
-from tests.faults.engine_process import running
+from tests.faults.engine_process import Running, running
+from tests.support.eventually import eventually
 from tests.support.patience import START_SECONDS
 from tests.support.postgres import give_back, new_database
 from tests.support.qdrant import environment_of, qdrant
@@ -23,6 +26,26 @@ pytestmark = pytest.mark.process
 
 NOTES = 100
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6" if ALL else "2"))
+
+
+def test_a_killed_engine_leaves_no_search_process(tmp_path: Path) -> None:
+    engine = Running(tmp_path, KB_SEARCH_PROCESSES="2")
+    engine.post("/jobs", json={"text": "bees keep warm by shivering"})
+    engine.all_ended()
+
+    def search(_: int) -> int:
+        return len(engine.post("/search", json={"query": "how do bees keep warm"})["results"])
+
+    def searchers() -> list[psutil.Process]:
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(search, range(40))) == {1}
+        return psutil.Process(engine.process.pid).children()
+
+    started = eventually(searchers, lambda found: len(found) == 2, what="the start of both")
+    engine.kill()
+    eventually(lambda: [each for each in started if each.is_running()], lambda left: not left)
+    with running(tmp_path) as again:
+        assert again.post("/search", json={"query": "bees"})["total"] == 1
 
 
 @pytest.fixture(params=rows("SQLite", "PostgreSQL", whole=["PostgreSQL and Qdrant"]))

@@ -179,7 +179,7 @@ def test_the_engine_continues_the_trace_with_the_steps_of_requests_and_jobs(
     assert (job.kind, job.status, job.parent_id, job.links) == (CONSUMER, 0, "", [request.span_id])
     assert job.attributes == {"kb.job_id": request.attributes["kb.job_id"], "kb.lane": "short"}
     assert steps(request) == ["store write accept"]
-    assert {"embed passages", "split", "store write commit"} <= set(steps(job))
+    assert {"embed passages", "split", "store write commit_note"} <= set(steps(job))
     lacking = [span for span in collector.spans if span.attributes.get("error.type") == "document_not_found"]
     assert {(span.name, span.status) for span in lacking} == {
         ("GET /api/v1/documents/{document_id}", 0),

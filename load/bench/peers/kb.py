@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, Query
 from kb_engine.store.sqlite.sqlite_store import open_sqlite
 
+SEARCH_PROCESSES = max(0, (os.cpu_count() or 1) - 1)
+"""Number of search processes, as many as an engine has by default on a small machine."""
 T = TypeVar("T")
 
 
@@ -34,7 +37,9 @@ class Kb:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         identity = EmbedderIdentity("given", DIMENSIONS)
-        self._store = self._run(open_sqlite(folder / "kb.sqlite", embedder=identity))
+        self._store = self._run(
+            open_sqlite(folder / "kb.sqlite", embedder=identity, search_processes=SEARCH_PROCESSES)
+        )
 
     def insert(self, documents: Sequence[Document]) -> None:
         new = [

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import shutil
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -62,7 +63,10 @@ from kb_engine.store.sqlite.connection import (
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
 from kb_engine.store.sqlite.originals import OriginalFolder
 from kb_engine.store.sqlite.reserve import Reserve
+from kb_engine.store.sqlite.search_processes import SearchProcesses
+from kb_engine.store.sqlite.search_processes import folder_of as shared_folder
 from kb_engine.store.sqlite.segments import Upkeep
+from kb_engine.store.sqlite.segments import folder_of as segment_folder
 from kb_engine.store.store import BLOCK_BYTES, Store, bounded, original_lost, utc_now
 
 T = TypeVar("T")
@@ -74,6 +78,10 @@ SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
 SEARCHES = max(1, min(READERS, (os.cpu_count() or 1) // 2))
 """Number of concurrent searches; each uses two threads. More would compete for the interpreter's lock and
 slow down all searches.
+"""
+SPARE_CORES = max(0, (os.cpu_count() or 1) - 2 * SEARCHES)
+"""Number of searches of a large index that are handed to other processes at a time: those here use the other
+cores.
 """
 GROUP_WRITES = 64
 """Maximum number of writes committed together."""
@@ -92,13 +100,14 @@ async def open_sqlite(
     index: Index | None = None,
     spool: Path | None = None,
     unfinished: bool = False,
+    search_processes: int = 0,
 ) -> SqliteStore:
     """Open the base at `path` with its index. A missing base is created, an old one migrated, a missing index
     rebuilt.
 
     `spool` is the folder of the uploads, by default `spool` beside the base. `index` answers the searches
     instead of the embedded index, and is closed with the store. `unfinished` also opens the target of an
-    unfinished migration.
+    unfinished migration. Up to `search_processes` processes search beside this one, if there is no `index`.
 
     Raises:
         BaseRefused: the base cannot be opened; the message is for the operator.
@@ -115,6 +124,8 @@ async def open_sqlite(
     store.begin_upkeep()
     if index is not None:
         store.follow_with(index)
+    elif search_processes:
+        store.search_in(search_processes)
     return store
 
 
@@ -131,6 +142,7 @@ def _open(
     try:
         reserve = Reserve(lock.path)
         reserve.give()
+        shutil.rmtree(shared_folder(lock.path), ignore_errors=True)
         index, bound, bounds = prepare(lock.path, embedder, bounds, unfinished=unfinished)
         originals = OriginalFolder(lock.path, spool)
         with closing(connect(lock.path)) as db:
@@ -179,6 +191,9 @@ class SqliteStore(Store):
         self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
         self._searching = asyncio.Semaphore(SEARCHES)
         self._turns = vectors.Turns()
+        self._under_way = 0
+        """Number of searches in progress."""
+        self.search_processes: SearchProcesses | None = None
 
     @property
     def context(self) -> bool:
@@ -191,6 +206,20 @@ class SqliteStore(Store):
     def begin_upkeep(self) -> None:
         """Start merging the files of the index. Called once."""
         self._upkeep = Upkeep(self._index, self._lock.path, self._writer.run)
+
+    def search_in(self, processes: int) -> None:
+        """Let further processes search while searches wait for each other. Called once."""
+
+        def snapshot(db: apsw.Connection) -> tuple[State, int]:
+            try:
+                return self._snapshot(db)
+            finally:
+                roll_back(db)
+
+        path = self._lock.path
+        self.search_processes = SearchProcesses(
+            path, segment_folder(path), self._index, processes, partial(self._readers.run, snapshot)
+        )
 
     async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
         try:
@@ -232,6 +261,8 @@ class SqliteStore(Store):
 
     async def _close(self) -> None:
         try:
+            if self.search_processes is not None:
+                await self.search_processes.close()
             await self._upkeep.close()
             # If this fails, as on a full disk, `jobs.release` does the same at the next start.
             with suppress(EngineError, apsw.Error):
@@ -394,7 +425,13 @@ class SqliteStore(Store):
         if self._follower is not None:
             return await self._search_elsewhere(self._follower, query)
         if self._answers_at_once(query):
-            return await self._ask(query, partial(self._found, query), ahead)
+            self._under_way += 1
+            try:
+                if (found := await self._found_beside(query)) is not None:
+                    return found
+                return await self._ask(query, partial(self._found, query), ahead)
+            finally:
+                self._under_way -= 1
 
         # In several turns, so that other searches can run while many texts are read.
         async def find(wanted: IndexQuery) -> Candidates:
@@ -402,6 +439,18 @@ class SqliteStore(Store):
             return await self._ask(unworded, partial(self._best, unworded))
 
         return await self._search_for_wording(query, find)
+
+    async def _found_beside(self, query: Query) -> Found | None:
+        """Return the answer of another process; None if the search is to be done here."""
+        beside = self.search_processes
+        if beside is None or self._lost:
+            return None
+        is_large = self._index.state.size >= vectors.BESIDE_ROWS
+        if is_large and not (self._searching.locked() and beside.under_way < SPARE_CORES):
+            return None
+        if self._under_way > 1:
+            beside.crowded()
+        return await beside.found(query) if beside.shared is self._index.state else None
 
     def _found(self, query: Query, read: SqliteRead, looked_up: _LookedUp) -> Found:
         return run_to_end(search.found(read, query, self._best(query, read, looked_up)))
@@ -467,29 +516,37 @@ class SqliteStore(Store):
         `ahead` is an earlier lookup; it is used if nothing has changed since.
         """
         try:
-            with self._index.guard:
-                db.execute("BEGIN")
-                # SQLite takes its snapshot at the first read, not at BEGIN.
-                generation = int(value(db, SqliteRead.generation))
-                state = self._index.state
-            reach = query.selection.reach
-            read, analyser = bounded(SqliteRead(db, self._clock), reach), Analyser(db)
+            state, generation = self._snapshot(db)
+            read = bounded(SqliteRead(db, self._clock), query.selection.reach)
             if ahead is not None and ahead.generation == generation and ahead.lookup.state is state:
                 return answer(read, replace(ahead, turn=turn))
-            wanted = search.condition(query.selection)
-            within_reach = search.condition(Selection(reach=reach))
-            documents = documents_that_meet(db, wanted)
-            readable = documents if within_reach == wanted else documents_that_meet(db, within_reach)
-            words: Sequence[Word] = ()
-            required: Sequence[Word] = ()
-            if query.mode != "vector" or query.required:
-                languages = [one for (one,) in db.execute(*search.languages_within(reach))]
-                required = analyser.required(query.required, languages)
-                words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
-            lookup = Lookup(state, words, documents, query, required, readable)
-            return answer(read, _LookedUp(lookup, generation, turn))
+            return answer(read, _LookedUp(look_up(read, state, query), generation, turn))
         finally:
             roll_back(db)
+
+    def _snapshot(self, db: apsw.Connection) -> tuple[State, int]:
+        """Begin a read transaction; return the index state of the same moment, and their generation."""
+        with self._index.guard:
+            db.execute("BEGIN")
+            # SQLite takes its snapshot at the first read, not at BEGIN.
+            ((generation,),) = db.execute(SqliteRead.generation)
+            return self._index.state, generation
+
+
+def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:
+    """Apply a query to the state of the index that belongs to the transaction."""
+    db, analyser = read.db, Analyser(read.db)
+    wanted = search.condition(query.selection)
+    within_reach = search.condition(Selection(reach=read.reach))
+    documents = documents_that_meet(db, wanted)
+    readable = documents if within_reach == wanted else documents_that_meet(db, within_reach)
+    words: Sequence[Word] = ()
+    required: Sequence[Word] = ()
+    if query.mode != "vector" or query.required:
+        languages = [one for (one,) in db.execute(*search.languages_within(read.reach))]
+        required = analyser.required(query.required, languages)
+        words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
+    return Lookup(state, words, documents, query, required, readable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kb_contracts.api.errors import EngineError
+from kb_engine import encoder as encoder_module
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
@@ -202,3 +205,24 @@ async def test_only_long_queries_wake_a_thread_for_an_embedder_that_is_quick() -
         await encoder.query("b" * chars)
     await encoder.close()
     assert [thread == threading.get_ident() for thread in threads] == [True, False]
+
+
+async def test_the_vectors_of_the_last_queries_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded: list[str] = []
+
+    class Noting(HashEmbedder):
+        quick_chars = 0
+
+        def embed_query(self, text: str) -> NDArray[np.float32]:
+            embedded.append(text)
+            return super().embed_query(text)
+
+    monkeypatch.setattr(encoder_module, "_KEPT_QUERIES", 2)
+    encoder = Encoder(Noting(), workers=1)
+    long = "granite " * 1_000
+    vectors = [await encoder.query(text) for text in ("a", "b", "a", "c", "a", "b", long, long)]
+    assert [await encoder.probe(), await encoder.probe()] == [True, True]
+    await encoder.close()
+    assert embedded == ["a", "b", "c", "b", long, long, "kb", "kb"]
+    assert vectors[0] is vectors[2] is vectors[4]
+    assert not vectors[0].flags.writeable

@@ -1,0 +1,100 @@
+"""The program of a search process: it answers the queries of the engine that started it (`search_processes`).
+
+    python -m kb_engine.store.sqlite.search_process DESCRIPTOR PATH
+
+It ends with the connection, so also when the engine is killed. It reads the base and writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import assert_never
+
+import apsw
+
+from kb_engine.index.embedded import vectors
+from kb_engine.index.embedded.array_file import UnreadableIndexFile
+from kb_engine.index.embedded.block import open_segment
+from kb_engine.index.embedded.index import Part, State
+from kb_engine.store.clock import SteadyClock, elapsed_seconds
+from kb_engine.store.port import Found, Query
+from kb_engine.store.repository import search
+from kb_engine.store.sqlite.connection import SqliteRead, connect, roll_back, value
+from kb_engine.store.sqlite.search_processes import DECLINED, HEAD, SHARED, Shared, encode_found
+from kb_engine.store.sqlite.sqlite_store import look_up, run_to_end
+from kb_engine.store.store import bounded, utc_now
+
+CACHE_KIB = 8 * 1024
+
+
+class Searcher:
+    """A connection to the base, and a state of its index with its generation."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = connect(path)
+        self._db.pragma("cache_size", -CACHE_KIB)
+        self._db.pragma("query_only", True)
+        self._clock = SteadyClock(utc_now, elapsed_seconds)
+        self._state = State(0)
+        self._generation = -1
+
+    def answer(self, question: Query | Shared) -> bytes:
+        match question:
+            case Shared():
+                return SHARED if self._take(question) else DECLINED
+            case Query():
+                found = self._found(question)
+                return DECLINED if found is None else encode_found(found)
+            case _:
+                assert_never(question)
+
+    def _take(self, shared: Shared) -> bool:
+        """Map the files of a state; False if one of them was replaced meanwhile."""
+        if shared.parts is not None:
+            try:
+                parts = [
+                    Part(open_segment(file, shared.dimensions), file.name, alive)
+                    for file, alive in shared.parts
+                ]
+            except (UnreadableIndexFile, OSError):
+                return False
+            self._state = State(shared.dimensions, tuple(parts))
+        self._generation = shared.generation
+        return True
+
+    def _found(self, query: Query) -> Found | None:
+        """Return the results; None if the base is not of the state's generation, or must be repaired."""
+        db, state = self._db, self._state
+        try:
+            db.execute("BEGIN")
+            if value(db, SqliteRead.generation) != self._generation:
+                return None
+            read = bounded(SqliteRead(db, self._clock), query.selection.reach)
+            found = look_up(read, state, query).best(query, partial(vectors.originals, db, state.dimensions))
+            return run_to_end(search.found(read, query, found))
+        except (apsw.Error, vectors.VectorsLost):
+            return None
+        finally:
+            roll_back(db)
+
+
+def serve(connection: socket.socket, searcher: Searcher) -> None:
+    """Answer until the connection ends, possibly in the middle of a question or an answer."""
+    with connection.makefile("rb") as questions, suppress(ConnectionError):
+        while len(head := questions.read(HEAD.size)) == HEAD.size:
+            (length,) = HEAD.unpack(head)
+            if len(message := questions.read(length)) < length:
+                return
+            answer = searcher.answer(pickle.loads(message))  # noqa: S301 - sent by the engine
+            connection.sendall(HEAD.pack(len(answer)) + answer)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), Searcher(Path(sys.argv[2])))
+    os._exit(0)  # without closing the base: the last connection to it would move its log

@@ -19,7 +19,7 @@ from kb_engine.store.repository import questions
 from kb_engine.store.store import Store, utc_now
 
 MOST_PENDING = 100
-"""Number of pending searches, after which they are counted at once: a request with a cursor has up to 256 KB."""
+"""Number of pending searches, after which they are counted at once: a cursor has up to 256 KB."""
 _PAUSE_SECONDS = 20.0
 _TEXT_CHARS = 300
 """Maximum length of a kept text, in characters."""

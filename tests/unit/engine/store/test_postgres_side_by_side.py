@@ -19,7 +19,7 @@ from kb_engine.store.postgres.connection import connect
 from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 from kb_engine.store.postgres.transaction import layout_version, set_embedder
-from kb_engine.store.repository import collections, documents, state
+from kb_engine.store.repository import collections, documents, jobs, state
 from kb_engine.store.repository.transaction import Read
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, new_database
@@ -77,6 +77,20 @@ async def test_groups_of_two_engines_with_the_same_contents_do_not_block_each_ot
     ]
     done = await asyncio.gather(*committing)
     assert sorted(job.deduplicated for job in done if job) == [False] * 10 + [True] * 10
+
+
+async def test_groups_of_two_engines_with_the_same_keys_do_not_block_each_other(database: Database) -> None:
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    before = await database.value(deadlocks)
+    async with opened(database) as one, opened(database) as other:
+        accepting = (
+            base.store.once(key(str(number)), jobs.accept, new_note(str(number)))
+            for base, numbers in ((one, range(30)), (other, reversed(range(30))))
+            for number in numbers
+        )
+        accepted = await asyncio.gather(*accepting)
+    assert len({job.id for job in accepted}) == 30
+    assert await database.value(deadlocks) == before
 
 
 async def test_changes_of_other_documents_go_on_beside_a_commit(one: Base, other: Base) -> None:

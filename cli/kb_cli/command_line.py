@@ -302,7 +302,7 @@ _CORE = (
     Command("keys", "run", "kb_cli.keys:run", "create, list, revoke and rotate keys", (
         *SETTINGS, JSON, HOME,
         arg("action", choices=("create", "list", "revoke", "rotate"), help="action"),
-        arg("key", nargs="?", metavar="KEY", help="name or id of the key"),
+        arg("key", nargs="?", metavar="KEY", help="name of the key; of an existing one its name or id"),
         arg("--rights", default="read", metavar="RIGHT,...",
              help="rights of a new key: read, write, delete, administer (default read)"),
         arg("--collection", action="append", metavar="NAME",
@@ -432,7 +432,9 @@ def _check_options(parser: argparse.ArgumentParser, arguments: Sequence[str], na
         # argparse takes an argument with a space as text, even if it begins with dashes.
         if name.startswith("--") and " " not in argument and name not in names:
             options = [each for each in names if each.startswith("--")]
-            parser.error(f"there is no option {name}{did_you_mean(name, options)}")
+            of_engine = name == "--home" and "--url" in names
+            hint = "; KB_HOME=DIR names the data folder" if of_engine else did_you_mean(name, options)
+            parser.error(f"there is no option {name}{hint}")
 
 
 def dispatch(arguments: Sequence[str]) -> int:

@@ -131,7 +131,8 @@ def allowed_addresses(
     found = resolve(host, port)
     for address in found:
         if not is_allowed(address):
-            raise NotFetched(f"{host} is {address}, not a public address; --private allows such addresses")
+            name = host if host == str(address) else f"{host} ({address})"
+            raise NotFetched(f"{name} is not a public address; --private allows such addresses")
     return found
 
 

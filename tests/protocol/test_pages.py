@@ -392,7 +392,7 @@ async def test_after_an_engine_that_is_away_the_other_documents_are_not_tried(si
     fault = Fault("internal_error", match=Match(operation="createJob"), when=When(nth=2))
     site.engine.namespace.faults.arm(fault)
     text = plain((await site.post("/add", *((f"{number}.md", b"x") for number in range(3)))).text)
-    assert ("Added: 1 of 3" in text, text.count("Not tried")) == (True, 1)
+    assert ("Received: 1 of 3" in text, text.count("Not tried")) == (True, 1)
 
 
 @pytest.mark.parametrize(
@@ -580,14 +580,14 @@ async def test_good_files_are_taken_and_each_bad_one_is_named_with_its_reason(
         text = plain(response.text)
         assert (response.status_code, len(site.engine.journal.files())) == (200, 32)
         for words in (
-            "Added: 33 of 37 a.exe: ", "large.md: It has more than 1000 bytes.",
-            "32.md: A form takes 32 files at most. Send this one again.", "The note: done 0.md: done",
+            "Received: 33 of 37 a.exe: ", "large.md: It has more than 1000 bytes.",
+            "32.md: A form takes 32 files at most. Send this one again.", "The note: received 0.md: received",
         ):  # fmt: skip
             assert words in text, text
         assert "<script>alert" not in response.text
         site.engine.arm("refused", "createJob", Status(code="undecodable_text"))
         text = plain((await site.post("/add", ("bad.txt", b"x"), ("b.md", b"b"))).text)
-        assert ("Added: 1 of 2 bad.txt: " in text, "b.md: done" in text) == (True, True)
+        assert ("Received: 1 of 2 bad.txt: " in text, "b.md: received" in text) == (True, True)
         form = site.http.build_request(
             "POST", "/add", files=[("token", (None, await site.token())), ("file", ("_.md", b"x"))]
         )
@@ -605,7 +605,7 @@ async def test_files_beyond_the_quota_of_a_key_are_named_and_the_others_added(
     async with opened(keys=str(file.path)) as site:
         await site.http.post("/login", files={"key": (None, key)}, headers=HTML)
         text = plain((await site.post("/add", ("a.md", b"a"), ("b.md", b"b"))).text)
-        assert ("Added: 1 of 2 b.md: This key may add" in text, "a.md: done" in text) == (True, True)
+        assert ("Received: 1 of 2 b.md: This key may add" in text, "a.md: received" in text) == (True, True)
 
 
 async def test_invalid_additions_are_refused_before_they_reach_the_engine(

@@ -81,11 +81,25 @@ NOT_RUN: dict[str, dict[str, str]] = {
         'pg_restore --dbname="$KB_STORE" kb.dump': POSTGRES,
         "kb migrate sqlite:$HOME/.local/share/kb/engine/kb.sqlite postgresql://kb@db.example/kb": POSTGRES,
         "kb migrate postgresql://kb@db.example/kb sqlite:/srv/kb.sqlite": POSTGRES,
+        **dict.fromkeys(
+            [
+                "kb up --home ~/kb-aside --port 3100 --engine-port 8100",
+                "KB_HOME=~/kb-aside kb get 9 --original lease.pdf",
+                "kb add lease.pdf --collection contracts",
+            ],
+            "wants a second kb, with a document 9: tests/unit/cli/test_backup.py restores copies",
+        ),
     },
-    "docs/clients.md": dict.fromkeys(
-        ["claude plugin marketplace add OWNER/REPO", "claude plugin install kb@kb-for-agents"],
-        "wants an index: tests/release has plugin and marketplace validated",
-    ),
+    "docs/clients.md": {
+        **dict.fromkeys(
+            ["claude plugin marketplace add OWNER/REPO", "claude plugin install kb@kb-for-agents"],
+            "wants an index: tests/release has plugin and marketplace validated",
+        ),
+        "npx @modelcontextprotocol/inspector --cli http://127.0.0.1:3000/mcp --transport http "
+        '--method tools/call --tool-name kb_search --tool-arg query="honey bees"': (
+            "wants npm: tests/docs/test_example_agent.py has a client"
+        ),
+    },
     "docs/cluster.md": {"docker compose -f deploy/replicas/compose.yml up --scale server=2": CONTAINERS},
     "docs/containers.md": {
         **dict.fromkeys(

@@ -206,7 +206,7 @@ def _report_plan(
 ) -> Exit:
     plan = [_planned(item.label, item.details) for item in items]
     if not out.answered({"kind": kind, "planned": plan, "refused": refused, "unchanged": unchanged}):
-        counts = f"{len(plan)} to send, {unchanged} unchanged, {len(refused)} that cannot be"
+        counts = f"{len(plan)} to send, {unchanged} unchanged, {len(refused)} refused"
         lines = [*(each.line() for each in plan), *(each.line() for each in refused)]
         out.text("\n".join([*lines, counts]))
     return Exit.OK

@@ -204,6 +204,7 @@ def _brought_in_step(
     with Progress(out) as progress:
         progress.began(len(files) + len(planned.removed), sum(file.size for file in files))
         results = Adding(client, tags, progress).run(_opened(origin, files, held, not_sent))
+        unchanged = planned.unchanged + len(files) - len(results) - len(not_sent)
         failed = {result.path for result in (*results, *not_sent) if result.outcome in ("failed", "skipped")}
         arrived = [each for each in planned.moved if each.moved_to not in failed]
         for each in (*arrived, *planned.removed):
@@ -221,7 +222,7 @@ def _brought_in_step(
     if not out.as_json:
         counts = Counter(result.outcome for result in results)
         done = [f"{count} {outcome}" for outcome, count in counts.items()]
-        out.text(", ".join([*done, f"{planned.unchanged} unchanged"]))
+        out.text(", ".join([*done, *_no_steps(unchanged, planned)]))
     return results
 
 
@@ -260,4 +261,9 @@ def _summary(planned: Plan) -> str:
         "to remove": len(planned.removed),
     }
     to_do = [f"{count} {what}" for what, count in counts.items() if count]
-    return ", ".join([*to_do, f"{planned.unchanged} unchanged"])
+    return ", ".join([*to_do, *_no_steps(planned.unchanged, planned)])
+
+
+def _no_steps(unchanged: int, planned: Plan) -> list[str]:
+    """Return the counts of the files that need no step."""
+    return [f"{unchanged} unchanged", *([f"{planned.skipped} of unknown formats"] if planned.skipped else [])]

@@ -37,8 +37,8 @@ def check_changes(reach: Reach | None, tags: Iterable[str]) -> None:
         if reach is not None and not reach.may_change(tag):
             raise EngineError(
                 "forbidden",
-                f"This key may not add or remove the tag {tag!r}; of the tags that begin with {PREFIX!r} "
-                f"it may change {named(reach)}.",
+                f"This key may not change the collection {tag.removeprefix(PREFIX)!r}. "
+                f"Use one of its own: {named(reach).replace(PREFIX, '')}.",
                 parameter="tags",
             )
 

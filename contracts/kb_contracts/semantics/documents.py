@@ -227,7 +227,8 @@ def document_not_found(key: int | str) -> EngineError:
 def not_a_note(document_id: int) -> EngineError:
     return EngineError(
         "not_a_note",
-        f"Document {document_id} came from a file. Add the new file and delete this document.",
+        f"Document {document_id} came from a file. Add the changed file with the same source path, or add it "
+        "and delete this document.",
     )
 
 

@@ -56,11 +56,11 @@ async def extract(
     """
     with path.open("rb") as source:
         match fmt.name:
+            case "jpg" | "png" | "pdf" if (fmt.name != "pdf" or force_ocr) and not _has_ocr():
+                raise no_ocr(_OCR_PACKAGE)
             case "jpg" | "png":
                 return await read_in_child(source, fmt, _PICTURES, limits, on_progress, memory=memory)
             case "pdf" if force_ocr:
-                if not _has_ocr():
-                    raise no_ocr(_OCR_PACKAGE)
                 return await read_in_child(source, fmt, _SCANS, limits, on_progress, memory=memory)
             case "pdf":
                 return await _read_pdf(source, fmt, limits, on_progress, memory)

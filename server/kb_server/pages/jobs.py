@@ -58,7 +58,7 @@ async def add(visit: Visit) -> web.Response:
         reasons = " ".join(f"{each.name}: {each.reason}" for each in failed)
         raise FormError(f"Nothing was added. {reasons}", 422, "file")
     if failed:
-        return visit.show("outcomes", heading="Added", outcomes=outcomes, action="add", undo="")
+        return visit.show("outcomes", heading="Received", outcomes=outcomes, action="add", undo="")
     return go("/jobs?done=added")
 
 

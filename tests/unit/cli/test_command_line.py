@@ -114,6 +114,11 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], ar
         (["zzzz"], "usage: kb COMMAND", "there is no command 'zzzz'; kb help lists them"),
         (["--versoin"], "usage: kb COMMAND", "there is no option --versoin; did you mean --version?"),
         (["search", "x", "--colection", "y"], "usage: kb search ", "did you mean --collection?"),
+        (
+            ["get", "--home", "x"],
+            "usage: kb get ",
+            "there is no option --home; KB_HOME=DIR names the data folder",
+        ),
         (["rm", "--yess"], "usage: kb rm ", "there is no option --yess; did you mean --yes?"),
         (["status", "--tpo=3"], "usage: kb status ", "there is no option --tpo\n"),
         (["status", "more"], "usage: kb status ", "unrecognized arguments: more"),

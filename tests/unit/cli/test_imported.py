@@ -194,7 +194,7 @@ def test_a_dry_run_of_an_import_lists_files_and_sends_no_document(
     assert any(each["notes"] for each in planned["planned"])
     assert held(kb, collection) == {}
     status, out, _ = kb("import", str(source), "--collection", collection, "--dry-run")
-    assert (status, out.splitlines()[-1]) == (Exit.OK, "3 to send, 0 unchanged, 0 that cannot be")
+    assert (status, out.splitlines()[-1]) == (Exit.OK, "3 to send, 0 unchanged, 0 refused")
 
 
 def test_the_kind_of_an_imported_folder_is_detected_and_printed(

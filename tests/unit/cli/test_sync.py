@@ -118,11 +118,12 @@ def test_a_dry_run_of_sync_lists_changes_and_makes_none(kb: Kb, folder: Path) ->
     (folder / "a.md").rename(folder / "z.md")
     (folder / "b.md").unlink()
     write(folder / "d.md", "chalk cliffs")
+    write(folder / "e.blend", "")
     status, out, _ = kb("sync", str(folder), *ON_SHELF, "--dry-run")
     lines = out.splitlines()
     assert status == Exit.OK
     assert [line.split("\t")[0] for line in lines[:-1]] == ["add", "move", "remove"]
-    assert lines[-1] == "1 to add, 1 to move, 1 to remove, 1 unchanged"
+    assert lines[-1] == "1 to add, 1 to move, 1 to remove, 1 unchanged, 1 of unknown formats"
     planned = kb.json("sync", str(folder), *ON_SHELF, "--dry-run")
     assert [Path(each["source"]).name for each in planned["removed"]] == ["b.md"]
     assert held(kb, folder) == before

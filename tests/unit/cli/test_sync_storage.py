@@ -103,7 +103,7 @@ def test_the_files_of_a_webdav_folder_are_followed(kb: Kb, tmp_path: Path, folde
         status, out, _ = kb(*arguments, *more)
         assert (status, "nothing is removed" in out, "wrong" in out) == (Exit.FAILED, True, False)
     out = kb("sync", webdav, "--collection", "dav")[1]
-    assert "127.0.0.1, not a public address" in out
+    assert "127.0.0.1 is not a public address" in out
     assert set(held(kb, "dav")) == {"a.md"}
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "home").rglob("*.jsonl"))
 
@@ -124,7 +124,7 @@ class Hostile(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("path", "reason"), [("endless", "it has more than"), ("away", "169.254.169.254, not")]
+    ("path", "reason"), [("endless", "it has more than"), ("away", "169.254.169.254 is not")]
 )
 def test_a_hostile_webdav_server_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
@@ -179,7 +179,7 @@ def test_the_objects_of_a_bucket_are_followed(kb: Kb, tmp_path: Path, s3: str) -
     client.put_object(Bucket="stones", Key="docs/a.md", Body=b"marble quarry")
     client.delete_object(Bucket="stones", Key="docs/b/c.md")
     assert sync() == {"replaced": ["a.md"], "removed": ["c.md"]}
-    assert "127.0.0.1, not a public address" in kb(*arguments)[1]
+    assert "127.0.0.1 is not a public address" in kb(*arguments)[1]
     secret.write_text(json.dumps({"endpoint_url": s3, "key": "a", "secret": "b"}))
     for key in client.list_objects_v2(Bucket="stones")["Contents"]:
         client.delete_object(Bucket="stones", Key=key["Key"])

@@ -133,7 +133,7 @@ def test_a_name_is_looked_up_once_and_the_connection_goes_there(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/inside", "127.0.0.2 is 127.0.0.2, not a public address; --private allows"),
+        ("/inside", "127.0.0.2 is not a public address; --private allows"),
         ("/file", "no http:// or https:// URL"),
         ("/odd", "no usable response"),
         ("/script", "no usable response"),

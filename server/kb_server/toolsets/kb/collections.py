@@ -41,4 +41,4 @@ async def unknown_collection(engine: Engine, collection: str) -> str:
     if known is None or not known.names:
         return f"There is no collection {collection!r}, nor any other."
     more = f" and {known.total - len(known.names)} more" if known.total > len(known.names) else ""
-    return f"There is no collection {collection!r}. There are {', '.join(known.names)}{more}."
+    return f"There is no collection {collection!r}. Collections: {', '.join(known.names)}{more}."

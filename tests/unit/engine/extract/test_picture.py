@@ -245,10 +245,12 @@ async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path, mebibytes: in
     assert failed.value.code == "extraction_memory"
 
 
-def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rapidocr", None)
+    path = tmp_path / "x"
+    path.write_bytes(saved(SIGN))
     with pytest.raises(ExtractionFailed) as failed:
-        read(saved(SIGN), PNG)
+        await extract(path, PNG)
     assert failed.value.code == "ocr_failed"
     assert install_command("ocr") in failed.value.message
 

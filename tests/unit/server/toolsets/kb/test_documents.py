@@ -74,7 +74,7 @@ async def test_an_unknown_collection_lists_the_existing_ones(
     engine.add("collection:memory")
     answer = await tools.ok("kb_get", collection="memories")
     assert answer["documents"] == []
-    assert "There is no collection 'memories'. There are memory." in answer["hint"]
+    assert "There is no collection 'memories'. Collections: memory." in answer["hint"]
 
 
 async def test_by_source_path_it_pages_and_stays_within_its_bound(

@@ -334,7 +334,7 @@ async def test_a_search_in_a_missing_collection_lists_the_collections(
     engine.add("collection:memory")
     engine.add("collection:workspace")
     hint = (await tools.ok("kb_search", query="x", collection="memories", mode="fts"))["hint"]
-    assert "There is no collection 'memories'. There are memory, workspace." in hint
+    assert "There is no collection 'memories'. Collections: memory, workspace." in hint
     hint = (await tools.ok("kb_search", query="none", collection="memory", mode="fts"))["hint"]
     assert "There is no" not in hint
 

@@ -7,7 +7,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, decode
+from kb_verify.client import Client
 
 
 @pytest.mark.requirement("E33")
@@ -87,11 +87,7 @@ def test_history_counts_documents_and_unanswered_questions(kb: Client) -> None:
 
 
 def history_of(kb: Client) -> m.History:
-    response = kb.request(ops.GET_STATUS, params={"history": True})
-    status = decode(response, m.Status) if response.status_code == 200 else kb.call(ops.GET_STATUS)
-    if status.history is msgspec.UNSET:
-        pytest.skip("the engine has no history")
-    return status.history
+    return kb.history() or pytest.skip("the engine has no history")
 
 
 @pytest.mark.requirement("K52")

@@ -1,8 +1,8 @@
 """Pages of original files as pictures, drawn in the process that reads files.
 
-access scope ─▶ document and passage ─▶ the cache ─▶ a turn ─▶ the original ─▶ a child draws ─▶ the cache
+access scope ─▶ document and passage ─▶ the cache ─▶ a turn ─▶ the original ─▶ memory ─▶ a child draws
 
-The cache is looked at last, so that a picture is never returned to a caller who may not read its document.
+The cache is behind the access scope, so that a caller who may not read a document gets no picture of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.formats import FORMATS
+from kb_contracts.api.formats import FORMATS, Format
 from kb_contracts.api.operations import PictureQuery
 from kb_contracts.semantics.documents import picture_of
 from kb_engine.extract import DRAWN_HERE
@@ -26,11 +26,15 @@ from kb_engine.store.store import Store
 from kb_readers.failures import ExtractionFailed
 from kb_readers.memory import MemoryBudget
 from kb_readers.model import Limits, Page
-from kb_readers.readers import draw_file
+from kb_readers.readers import check_drawn, draw_file
 
 _AT_ONCE = 2
+_MOST_REQUESTS = 16
+"""Maximum number of requests that draw or wait; further ones are refused at once."""
 _MOST_SECONDS = 20.0
-"""Time for drawing a page, and for waiting for a turn, in seconds."""
+"""Time for drawing a page, in seconds."""
+_WHOLE_SECONDS = 25.0
+"""Time for drawing a page with all waits, in seconds: less than the time-out of the server (30)."""
 _CACHE_BYTES = 64 << 20
 _CACHE_SECONDS = 300.0
 """Time after which the cache is emptied, in seconds, so that pictures do not outlive their documents."""
@@ -52,6 +56,7 @@ class Pictures:
         self._limits = replace(limits, wall_seconds=min(limits.wall_seconds, _MOST_SECONDS))
         self._memory = memory
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._requests = 0
         self._generation = 0
         self._cache: OrderedDict[_Wanted, m.Picture] = OrderedDict()
 
@@ -72,7 +77,18 @@ class Pictures:
         if wanted in self._cache:
             self._cache.move_to_end(wanted)
             return self._cache[wanted]
-        picture = await self._drawn(wanted, document.format or "")
+        if self._requests >= _MOST_REQUESTS:
+            raise _busy()
+        self._requests += 1
+        try:
+            async with asyncio.timeout(_WHOLE_SECONDS), self._turns:
+                if wanted in self._cache:  # drawn for another request meanwhile
+                    return self._cache[wanted]
+                picture = await self._drawn(wanted, FORMATS[document.format or ""])
+        except TimeoutError:
+            raise _busy() from None
+        finally:
+            self._requests -= 1
         if generation == self._generation:
             self._keep(wanted, picture)
         return picture
@@ -92,25 +108,22 @@ class Pictures:
         while sum(len(each.content) for each in self._cache.values()) > _CACHE_BYTES:
             self._cache.popitem(last=False)
 
-    async def _drawn(self, wanted: _Wanted, name: str) -> m.Picture:
+    async def _drawn(self, wanted: _Wanted, fmt: Format) -> m.Picture:
         try:
-            async with asyncio.timeout(_MOST_SECONDS):
-                await self._turns.acquire()
-        except TimeoutError:
-            busy = "Other pages are being drawn."
-            raise EngineError("not_ready", busy, retry_after=_MOST_SECONDS) from None
-        try:
+            check_drawn(fmt, DRAWN_HERE)  # before the file is copied
             with TemporaryFile() as file:
                 async with aclosing(self._store.original(wanted.sha256)) as blocks:
                     async for block in blocks:
                         await asyncio.to_thread(file.write, block)
                 await asyncio.to_thread(file.seek, 0)
                 page = Page(wanted.page, wanted.text)
-                drawn = await draw_file(
-                    file, FORMATS[name], page, self._limits, memory=self._memory, drawn=DRAWN_HERE
-                )
+                drawn = await draw_file(file, fmt, page, self._limits, memory=self._memory, drawn=DRAWN_HERE)
         except ExtractionFailed as failed:
             raise EngineError(failed.code, failed.message) from failed
-        finally:
-            self._turns.release()
         return m.Picture(media_type=drawn.media_type, content=drawn.content)
+
+
+def _busy() -> EngineError:
+    return EngineError(
+        "not_ready", "Too many pages are being drawn, or files read. Try again.", retry_after=5
+    )

@@ -147,6 +147,12 @@ def _detected(extraction: Extraction, detected: str) -> Extraction:
     return replace(extraction.with_remark(remark), encoding=detected)
 
 
+def check_drawn(fmt: Format, drawn: Mapping[str, Reader] = DRAWN) -> None:
+    """Raise ExtractionFailed "unsupported_format" for a format that is not in `drawn`."""
+    if fmt.name not in drawn:
+        raise ExtractionFailed("unsupported_format", f"{fmt.label} files are not shown as pictures.")
+
+
 async def draw_file(
     source: IO[bytes],
     fmt: Format,
@@ -160,8 +166,7 @@ async def draw_file(
 
     Raises ExtractionFailed, "unsupported_format" for a format that is not in `drawn`.
     """
-    if fmt.name not in drawn:
-        raise ExtractionFailed("unsupported_format", f"{fmt.label} files are not shown as pictures.")
+    check_drawn(fmt, drawn)
     require_reader(fmt)
     known = Extraction([page], None, "text_extraction", fmt.mime_type)
     return await read_in_child(

@@ -188,9 +188,13 @@ async def test_a_hit_is_shown_on_its_page_of_the_file(site: Site) -> None:
     assert [marked.headers[name] for name in headers] == ["image/png", "nosniff", "private, no-cache"]
     assert marked.headers["Content-Security-Policy"] == visit.HEADERS["Content-Security-Policy"]
     assert marked.content != (await site.http.get("/documents/1/picture?page=2")).content
-    known = await site.http.get(unescape(address), headers={"If-None-Match": marked.headers["ETag"]})
-    assert (known.status_code, known.content) == (304, b"")
-    assert "of 3" in plain(await site.get("/documents/1?page=3"))
+    for held in (marked.headers["ETag"], "*"):
+        known = await site.http.get(unescape(address), headers={"If-None-Match": held})
+        assert (known.status_code, known.content) == (304, b"")
+    for place, is_beside in (("page=3", True), ("page=3&offset=99", False)):
+        shown = await site.get(f"/documents/1?{place}")
+        assert ("Page 3 of 3" in plain(shown), 'class="hit" id=' in shown) == (True, is_beside)
+    assert "<figure" not in await site.get("/documents/1?page=4")
     for wrong in ("page=4", "page=0", "page=x", "passage=-1"):
         await site.get(f"/documents/1/picture?{wrong}", 422)
     await site.done("/documents/1/remove")
@@ -903,9 +907,15 @@ async def test_a_body_that_is_not_a_form_is_refused(site: Site, kind: str, body:
     assert not site.engine.journal.changes()
 
 
-async def test_an_engine_that_is_away_is_said(site: Site) -> None:
-    site.engine.arm("internal_error", "listDocuments", times=None)
-    assert "The engine failed" in plain(await site.get("/documents", 502))
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [("internal_error", 502, "The engine failed"), ("not_ready", 503, "The engine is busy")],
+)
+async def test_an_engine_that_fails_or_is_busy_is_said(
+    site: Site, fault: str, status: int, said: str
+) -> None:
+    site.engine.arm(fault, "listDocuments", times=None)
+    assert said in plain(await site.get("/documents", status))
 
 
 async def test_jobs_are_cancelled_and_tried_again(site: Site) -> None:

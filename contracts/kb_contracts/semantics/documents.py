@@ -47,8 +47,8 @@ def check_original_kept(document: Document) -> None:
         why = "A note has no file. Its text is available as it was sent: getDocument with text=true."
     else:
         why = (
-            "The engine kept no files when this one was sent, or dropped it for newer ones. If "
-            "KB_KEEP_ORIGINALS is on now, send the file again."
+            "The engine kept no files when this one was sent, dropped it for newer ones, or it is larger "
+            "than KB_ORIGINALS_BYTES. If the engine keeps files now (KB_KEEP_ORIGINALS), send it again."
         )
     raise EngineError("original_not_kept", why)
 

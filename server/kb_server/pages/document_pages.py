@@ -174,7 +174,7 @@ async def picture(visit: Visit) -> web.Response:
     drawn = await visit.engine.call(GET_PICTURE, path=visit.request.match_info, query=query)
     headers = {**HEADERS, hdrs.CACHE_CONTROL: "private, no-cache"}
     etag = hashlib.sha256(drawn.content).hexdigest()
-    is_known = any(each.value == etag for each in visit.request.if_none_match or ())
+    is_known = any(each.value in (etag, "*") for each in visit.request.if_none_match or ())
     response = (
         web.Response(status=304, headers=headers)
         if is_known
@@ -185,7 +185,7 @@ async def picture(visit: Visit) -> web.Response:
 
 
 class _Figure(NamedTuple):
-    """The picture on the page of a document, beside the passage with the index `passage`.
+    """The picture on the page of a document, beside the passage with the index `passage`; None: above all.
 
     `number` is the number of the page in the file, None for the picture of an image; `around` has the
     addresses of the pages with the pictures before and after it.
@@ -194,7 +194,7 @@ class _Figure(NamedTuple):
     address: str
     number: int | None
     around: dict[str, str]
-    passage: int
+    passage: int | None
 
 
 def _figure(visit: Visit, document: m.DocumentDetail) -> _Figure | None:
@@ -202,11 +202,11 @@ def _figure(visit: Visit, document: m.DocumentDetail) -> _Figure | None:
         return None
     address, chunks = f"/documents/{document.id}/picture", document.chunks
     if document.format in _PICTURES:
-        return _Figure(address, None, {}, chunks[0].index if chunks else 0)
+        return _Figure(address, None, {}, chunks[0].index if chunks else None)
     wanted = fit(PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
     hit = next((each for each in chunks if each.index == wanted.chunk), None)
-    number = wanted.page or (hit.page if hit else None)
-    if document.format != "pdf" or number is None or not chunks:
+    number = wanted.page or (hit.page if hit else None if chunks else 1)
+    if document.format != "pdf" or number is None or number > (document.pages or number):
         return None
     on_page = [hit] if hit and hit.page == number else [each for each in chunks if each.page == number]
     around = {
@@ -214,9 +214,8 @@ def _figure(visit: Visit, document: m.DocumentDetail) -> _Figure | None:
         "following": visit.again(page=number + 1) + "#picture" if number < (document.pages or 0) else "",
     }
     marked = {} if hit is None else {"passage": hit.index}
-    return _Figure(
-        f"{address}?{urlencode({'page': number, **marked})}", number, around, (on_page or chunks)[0].index
-    )
+    beside = on_page[0].index if on_page else None
+    return _Figure(f"{address}?{urlencode({'page': number, **marked})}", number, around, beside)
 
 
 async def _near(visit: Visit, document: m.Document) -> list[m.SearchResult]:

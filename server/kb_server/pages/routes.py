@@ -19,7 +19,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB, RETRY_JOB
 from kb_contracts.semantics.documents import fidelity_in_words
 from kb_server.access.grants import EVERYBODY
-from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.errors import EngineBusy, EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import new_call, on_behalf_of
 from kb_server.pages import document_pages, jobs, several, versions
@@ -257,6 +257,8 @@ class Pages:
 def _refusal(error: EngineFault | ToolError) -> Refusal:
     if isinstance(error, EngineFault):
         status = _FAULTS.get(error.reason, 422) if isinstance(error, Refused) else 502
+        if isinstance(error, EngineBusy):
+            status = 503
         return Refusal(status, tool_error(error).message, "")
     return Refusal(getattr(error, "status", 422), error.message, str(error.details.get("parameter", "")))
 

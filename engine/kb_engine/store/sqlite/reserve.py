@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -79,6 +80,16 @@ class Reserve:
         _move_log(db)
         self.take(size)
         return work()
+
+
+def expect_room(folder: Path) -> None:
+    """Leave the space for deletions, which is free for a moment while one of them runs.
+
+    Raises:
+        OSError: no more than that space is free.
+    """
+    if shutil.disk_usage(folder).free <= RESERVE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _move_log(db: apsw.Connection) -> None:

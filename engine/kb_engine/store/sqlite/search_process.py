@@ -95,6 +95,13 @@ def serve(connection: socket.socket, searcher: Searcher) -> None:
             connection.sendall(HEAD.pack(len(answer)) + answer)
 
 
+def offer_memory() -> None:
+    """Let the kernel end this process, and not the engine, where memory runs out."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
 if __name__ == "__main__":
+    offer_memory()
     serve(socket.socket(fileno=int(sys.argv[1])), Searcher(Path(sys.argv[2])))
     os._exit(0)  # without closing the base: the last connection to it would move its log

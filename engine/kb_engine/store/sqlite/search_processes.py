@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import shutil
 import socket
@@ -42,6 +43,7 @@ from kb_engine.index.embedded.block import write_segment
 from kb_engine.index.embedded.index import EmbeddedIndex, State, remaining
 from kb_engine.index.embedded.vectors import Mask
 from kb_engine.store.port import Found, Query
+from kb_engine.store.sqlite.reserve import expect_room
 from kb_readers.child import reader_command, reader_environment
 
 logger = logging.getLogger(__name__)
@@ -52,8 +54,8 @@ DECLINED = b""
 """The answer of a process that cannot answer; any other answer is a `Found`."""
 SHARED = b"shared"
 """The answer to a `Shared` whose files are mapped."""
-encode_found = msgspec.msgpack.Encoder().encode
-_decode_found = msgspec.msgpack.Decoder(Found).decode
+encode_found = msgspec.json.Encoder().encode  # JSON, for integers of any size in metadata
+_decode_found = msgspec.json.Decoder(Found).decode
 
 _PROGRAM = "kb_engine.store.sqlite.search_process"
 _OVERLAPS = 20
@@ -66,8 +68,8 @@ _SILENT_SECONDS, _START_SECONDS = 10.0, 60.0
 """Maximum time that a process may take for an answer to a search, and to start and map files, in seconds."""
 _LEAST_PAUSE, _PAUSE_SHARE = 0.02, 4
 """Pause between two states that are shared: the least in seconds, and in times of the duration of sharing."""
-_LOST_PAUSE, _FAILURE_PAUSE = 1.0, 30.0
-"""Pause after a process has ended, and after no process could be started or shared with, in seconds."""
+_FAILURE_PAUSE = 30.0
+"""Pause after a process has ended or could not be started, or nothing could be shared, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,23 @@ Snapshot = Callable[[], Awaitable[tuple[State, int]]]
 """Returns the latest state of the index, and its generation of the base."""
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment of readers, and the settings by which numpy computes, so that both processes
+    round alike.
+    """
+    computing = ("OPENBLAS_", "NPY_")
+    return {
+        name: text for name, text in os.environ.items() if name.startswith(computing)
+    } | reader_environment()
+
+
 def folder_of(path: Path) -> Path:
     """The folder of files that are shared with search processes of the base at `path`."""
     return path.with_name(f"{path.name}.shared")
 
 
 class ProcessLost(Exception):
-    """A search process has ended before it could search."""
+    """All search processes have ended, or none could be started."""
 
 
 class SearchProcesses:
@@ -115,6 +127,8 @@ class SearchProcesses:
         self._woken = asyncio.Event()
         self._overlaps = 0
         self._overlapped_at = self._used_at = 0.0
+        self._start_at = 0.0
+        """Time from which missing processes are started."""
 
     def crowded(self) -> None:
         """Note that a search has begun while another one runs."""
@@ -180,13 +194,19 @@ class SearchProcesses:
     async def _renew(self) -> float:
         """Start missing processes, and share the latest state; return the pause until the next time."""
         now = asyncio.get_running_loop().time
-        lost = [each for each in self._processes if each.is_lost]
-        self._processes = [each for each in self._processes if not each.is_lost]
-        for process in lost:
-            logger.warning("a search process ended; another one is started")
+        for process in [each for each in self._processes if each.is_lost]:
+            logger.warning("a search process ended")
+            self._processes.remove(process)
+            self._start_at = now() + _FAILURE_PAUSE
             await process.end()
-        while len(self._processes) < self._most:
-            self._processes.append(await _SearchProcess.start(self._path))
+        try:
+            while len(self._processes) < self._most and now() >= self._start_at:
+                self._processes.append(await _SearchProcess.start(self._path))
+        except OSError as error:
+            self._start_at = now() + _FAILURE_PAUSE
+            logger.warning("a search process cannot be started", extra={"why": str(error)})
+        if not self._processes:
+            raise ProcessLost("no search process runs")
         began = now()
         state, generation = await self._snapshot()
         behind = [each for each in self._processes if each.state is not state]
@@ -205,13 +225,11 @@ class SearchProcesses:
                     shared = Shared(generation, state.dimensions, parts)
                 if await process.ask(shared, _START_SECONDS) == SHARED:
                     process.state = process.known = state
-                elif process.is_lost:
-                    raise ProcessLost("a search process ended, or did not start")
         finally:
             self._note_shared()
             for file in files:
                 file.unlink(missing_ok=True)
-        return max(_LOST_PAUSE if lost else _LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
+        return max(_LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
 
     def _written(self, state: State, folder: Path, files: list[Path]) -> list[tuple[Path, Mask | None]]:
         """Return the files of all parts; those in memory are written, and noted in `files`."""
@@ -220,6 +238,7 @@ class SearchProcesses:
             if part.name is not None:
                 parts.append((self._segments / part.name, part.alive))
             elif rest := remaining([part]):
+                expect_room(folder.parent)
                 folder.mkdir(mode=0o700, exist_ok=True)
                 files.append(folder / uuid4().hex)
                 write_segment(files[-1], rest)
@@ -259,7 +278,7 @@ class _SearchProcess(asyncio.Protocol):
                     stdin=DEVNULL,
                     stdout=DEVNULL,
                     pass_fds=(there.fileno(),),
-                    env=reader_environment(),
+                    env=_environment(),
                     start_new_session=True,  # so that it does not get the Ctrl-C of a terminal
                 )
             connection = partial(cls, process)
@@ -280,13 +299,13 @@ class _SearchProcess(asyncio.Protocol):
         """
         if self._transport is None:
             return DECLINED
+        message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
+        self._transport.write(HEAD.pack(len(message)) + message)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         if not self.waiting:
             self._answered_at = loop.time()
-        self.waiting.append(answer)
-        message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
-        self._transport.write(HEAD.pack(len(message)) + message)
+        self.waiting.append(answer)  # once it is sent: each answer belongs to the first of them
         while not (await asyncio.wait([answer], timeout=seconds))[0]:
             if loop.time() - self._answered_at >= seconds:
                 with suppress(ProcessLookupError):

@@ -11,10 +11,7 @@ exists; ids are never reused.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
-import shutil
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +43,6 @@ from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Ids
 from kb_engine.index.words import Analyser
 from kb_engine.priority import lower_priority
-from kb_engine.store.sqlite import reserve
 from kb_engine.store.sqlite.connection import (
     VECTOR_TYPE,
     connect,
@@ -56,6 +52,7 @@ from kb_engine.store.sqlite.connection import (
     transaction,
     value,
 )
+from kb_engine.store.sqlite.reserve import expect_room
 
 BATCH_ROWS = 1_024
 _AT_ONCE = 16
@@ -301,7 +298,7 @@ class Upkeep:
         state = self._index.state
         if not (parts := next_union(state)):
             return False
-        self._expect_room()
+        expect_room(self._path.parent)
         renewal = Renewal(*await self._worked(partial(_unite, self._folder, state.dimensions, parts)), {})
         await self._write(partial(self._replace, parts, renewal))
         return True
@@ -315,20 +312,11 @@ class Upkeep:
         return True
 
     async def _renew(self, part: Part) -> None:
-        self._expect_room()
+        expect_room(self._path.parent)
         work = partial(_renewed, self._path, part, self._index.state.dimensions, self._stopped.is_set)
         renewal = await self._worked(work)
         await self._write(partial(self._replace, [part], renewal))
         logger.info("rebuilt a part of the search index", extra={"passages": len(part.block)})
-
-    def _expect_room(self) -> None:
-        """Leave the space for deletions, which is free for a moment while one of them runs.
-
-        Raises:
-            OSError: no more than that space is free.
-        """
-        if shutil.disk_usage(self._path.parent).free <= reserve.RESERVE_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def _worked(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

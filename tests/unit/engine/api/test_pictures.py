@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import FormData, web
@@ -14,8 +16,12 @@ from kb_contracts.access.reach import ACCESS, Access, Reach, access_header
 from kb_engine import pictures
 from kb_engine.app import ENGINE, create_app
 from kb_engine.settings import EngineSettings
+from kb_readers.memory import MemoryBudget
+from kb_readers.model import DEFAULT_LIMITS, Picture
+from kb_readers.readers import draw_file
 from kb_verify.files import pdf
 from tests.support.eventually import eventually_async
+from tests.support.patience import ANSWER_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -75,3 +81,35 @@ async def test_pictures_that_take_too_much_memory_are_dropped_the_oldest_first(
     monkeypatch.setattr(pictures, "_CACHE_BYTES", 0)
     assert [(await picture(client, number))[0] for number in numbers] == [200] * 3
     assert client.app[ENGINE].pictures.count == 0
+
+
+async def test_a_request_that_finds_no_turn_or_no_memory_is_refused_and_the_next_is_served(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, engine = await add(client, "a.pdf", pdf(["granite"])), client.app[ENGINE]
+    monkeypatch.setattr(pictures, "_WHOLE_SECONDS", 1.0)
+    for limit, drawing in (
+        (0, engine.pictures),
+        (1, pictures.Pictures(engine.store, DEFAULT_LIMITS, MemoryBudget(0))),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(pictures, "_MOST_REQUESTS", limit)
+            patch.setattr(engine, "pictures", drawing)
+            for _ in range(2):
+                assert await picture(client, number) == (503, "not_ready")
+    monkeypatch.setattr(pictures, "_WHOLE_SECONDS", ANSWER_SECONDS)
+    assert (await picture(client, number))[0] == 200
+
+
+async def test_a_page_that_many_ask_for_is_drawn_once_a_turn(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, drawn = await add(client, "a.pdf", pdf(["granite"])), []
+
+    async def counted(*given: Any, **options: Any) -> Picture:
+        drawn.append(given)
+        return await draw_file(*given, **options)
+
+    monkeypatch.setattr(pictures, "draw_file", counted)
+    found = await asyncio.gather(*(picture(client, number) for _ in range(8)))
+    assert ({status for status, _ in found}, len(drawn) <= 2) == ({200}, True)

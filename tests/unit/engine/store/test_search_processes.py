@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from kb_engine.index.embedded import index as embedded
 from kb_engine.index.embedded import vectors
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
-from kb_engine.store.sqlite import search_processes, sqlite_store
+from kb_engine.store.sqlite import reserve, search_processes, sqlite_store
 from kb_engine.store.sqlite.search_processes import SearchProcesses
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
+from kb_readers.child import reader_command
 from tests.support.eventually import eventually_async
 from tests.support.patience import SILENCE
 from tests.support.stores import Base, meaning, opened
@@ -69,15 +72,23 @@ async def shared(base: Base) -> None:
 
 
 def processes() -> list[psutil.Process]:
-    children = psutil.Process().children()
-    return [each for each in children if search_processes._PROGRAM in each.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it ends meanwhile
+            if search_processes._PROGRAM in child.cmdline():
+                found.append(child)
+    return found
 
 
 async def fill(base: Base) -> None:
     for number in range(12):
         texts = [f"apple {number % 3} pear {place} fig {number}" for place in range(3)]
         await base.note(
-            *texts, title=f"n{number}", tags=["a" if number % 2 else "b"], dedup_scope=str(number)
+            *texts,
+            title=f"n{number}",
+            tags=["a" if number % 2 else "b"],
+            metadata={"larger than 64 bits": 1 << 70},
+            dedup_scope=str(number),
         )
     gone = await base.find("n3 apple", top=1)
     await base.store.once(None, documents.delete, gone.results[0].document.id)
@@ -162,6 +173,7 @@ async def test_a_search_sees_every_change_that_was_acknowledged_before(base: Bas
 async def test_searches_of_a_killed_or_silent_process_are_answered(
     base: Base, handed: Handed, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
+    monkeypatch.setattr(search_processes, "_FAILURE_PAUSE", SILENCE)
     await fill(base)
     await shared(base)
     expected = await base.find("apple", top=100)
@@ -181,6 +193,60 @@ async def test_searches_of_a_killed_or_silent_process_are_answered(
 
     await eventually_async(is_handed)
     assert not {each.pid for each in before} & {each.pid for each in processes()}
+
+
+async def test_a_search_process_rounds_like_the_engine_has_no_key_and_ends_first_without_memory(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("KB_ENGINE_KEY", "secret")
+    await fill(base)
+    await shared(base)
+    process = processes()[0]
+    assert process.environ()["OPENBLAS_CORETYPE"] == "Haswell"
+    assert "secret" not in process.environ().values()
+    assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "1000\n"
+
+
+async def test_a_query_that_cannot_be_sent_takes_no_answer_of_another(base: Base) -> None:
+    await fill(base)
+    await shared(base)
+    texts = ["fig 1", "fig 2", "pear", "apple"]
+    expected = [await ask(base, text) for text in texts]
+    await shared(base)
+    for _ in processes():
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            await base.find("apple", arrange=lambda results: results)
+    assert await asyncio.gather(*(ask(base, text) for text in texts)) == expected
+
+
+async def test_the_processes_that_can_be_started_are_used(
+    base: Base, handed: Handed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = iter([reader_command(search_processes._PROGRAM), ["/no program"]])
+    monkeypatch.setattr(search_processes, "reader_command", lambda _: next(commands))
+    await fill(base)
+    await shared(base)
+    await ask(base)
+    assert handed
+    assert len(processes()) == 1
+
+
+async def test_nothing_is_shared_in_the_space_for_deletions(
+    base: Base, handed: Handed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await base.note("apple fig")
+    monkeypatch.setattr(search_processes, "_FAILURE_PAUSE", SILENCE)
+    with monkeypatch.context() as full:
+        full.setattr(reserve, "RESERVE_BYTES", 1 << 62)
+
+        async def is_refused() -> bool:
+            await asyncio.gather(*(ask(base) for _ in range(4)))
+            return "searches run in this process only" in caplog.text
+
+        await eventually_async(is_refused)
+        assert not handed
+    await shared(base)
 
 
 async def test_unused_processes_end_and_leave_nothing(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,16 +17,8 @@ from unicodedata import bidirectional, combining, normalize
 
 _SCRIPTS = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]")
 _FORM = re.compile("[\ufb1d-\ufdff\ufe70-\ufefc]")  # presentation forms
-_KINDS = {
-    "R": "R",
-    "AL": "A",
-    "L": "L",
-    "EN": "N",
-    "AN": "N",
-    "CS": "c",
-    "ES": "s",
-    "ET": "t",
-}  # "b" is a bracket
+# Letters for the bidirectional classes; "b" is a bracket, "o" another sign.
+_KINDS = {"R": "R", "AL": "A", "L": "L", "EN": "N", "AN": "N", "CS": "c", "ES": "s", "ET": "t"}
 _FROM_LEFT = re.compile("[LN](?:[^RA]*[LN])?")  # in a line from the right
 _FROM_RIGHT = re.compile("[RA](?:[^L]*[RA])?")  # in a line from the left
 _NUMBER = re.compile("t?N(?:[cs]?N)*t?")
@@ -35,6 +27,7 @@ _BRACKETS = {sign: pair for pair in ("()", "[]", "{}", "«»") for sign in pair}
 _LAM = "\u0644"  # first in its ligatures, so the right one
 _NEAR = 3  # letters on each side that may carry a mark
 _NO_GAP = 0.05  # maximum gap in a word, in sizes of the text
+_WORD_GAP = 0.15  # minimum gap between words, in sizes of the text
 
 
 class Place(NamedTuple):
@@ -64,19 +57,19 @@ def seen_order(text: str, places: Sequence[Place], size: float) -> list[int]:
     """Return the indices of characters from left to right, marks after the letters that carry them.
 
     A space added by PDFium has no width, and the origin of the character on its left. It is left out
-    if there is no gap: PDFium adds one before some marks. The letters of a ligature that have one place are
-    in PDFium's order, which is not always that of alef and lam.
+    if there is no gap: PDFium adds one before some marks. The index of a space is repeated between words that
+    PDFium has in other places. The letters of a ligature that have one place are in PDFium's order, which is
+    not always that of alef and lam.
     """
-    order = sorted(
-        (index for index, sign in enumerate(text) if not combining(sign)),
-        key=lambda index: (
-            places[index].origin,
-            text[index] == " ",
-            places[index].middle,
-            text[index] == _LAM,
-        ),
-    )
+
+    def key(index: int) -> tuple[float, bool, float, int]:
+        sign, place = text[index], places[index]
+        rank = 1 if sign == _LAM else 2 if bidirectional(sign) == "L" else 0
+        return place.origin, _is_added(sign, place), place.middle, rank
+
+    order = sorted((index for index, sign in enumerate(text) if not combining(sign)), key=key)
     letters = [index for index in order if text[index] != " "]
+    space = text.find(" ")
     if not letters:
         return list(range(len(text)))
     middles = [places[index].middle for index in letters]
@@ -91,14 +84,26 @@ def seen_order(text: str, places: Sequence[Place], size: float) -> list[int]:
         cluster[1:] = sorted(cluster[1:], key=lambda index: combining(text[index]))
     found: list[int] = []
     for before, index, after in zip([None, *order], order, [*order[1:], None], strict=False):
-        is_added = text[index] == " " and places[index].begin == places[index].end
-        if is_added and before is not None and after is not None:
-            left, right = clusters[before], clusters[after]
-            gap = min(places[each].begin for each in right) - max(places[each].end for each in left)
-            if len(left) + len(right) > 2 and gap < _NO_GAP * size:
-                continue
+        if before is not None:
+            if after is not None and _is_added(text[index], places[index]):
+                left, right = clusters[before], clusters[after]
+                if len(left) + len(right) > 2 and _gap(places, left, right) < _NO_GAP * size:
+                    continue
+            is_word_apart = abs(index - before) > 1 and (text[before] + text[index]).isalnum()
+            is_bare = len(clusters[before]) + len(clusters[index]) == 2
+            is_wide = _gap(places, [before], [index]) > _WORD_GAP * size
+            if space >= 0 and is_word_apart and is_bare and is_wide:
+                found.append(space)
         found += clusters[index]
     return found
+
+
+def _is_added(sign: str, place: Place) -> bool:
+    return sign == " " and place.begin == place.end
+
+
+def _gap(places: Sequence[Place], left: Sequence[int], right: Sequence[int]) -> float:
+    return min(places[index].begin for index in right) - max(places[index].end for index in left)
 
 
 def logical(seen: str, *, from_right: bool) -> str:

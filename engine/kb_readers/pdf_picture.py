@@ -67,7 +67,7 @@ def _places(page: Any, text: str) -> Iterator[tuple[float, float, float, float]]
         numbers = logical_numbers(page, layer, _MOST_CHARS)
         signs = [chr(raw.FPDFText_GetUnicode(layer, number)) for number in numbers]
         for start, end in matching_runs(signs, text):
-            for first, count in _consecutive(sorted(numbers[start:end])):
+            for first, count in _consecutive(sorted(set(numbers[start:end]))):
                 for index in range(layer.count_rects(first, count)):
                     yield layer.get_rect(index)
 

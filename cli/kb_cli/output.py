@@ -11,6 +11,7 @@ escape instead.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -149,7 +150,10 @@ class Output:
 
     def document(self, value: Any) -> None:
         """Write `value` as one JSON document."""
-        encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        try:
+            encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        except UnicodeEncodeError:  # a file name that is not UTF-8
+            encoded = json.dumps(msgspec.to_builtins(value), indent=2)
         self.stdout.write(printable_json(encoded) + "\n")
 
     def text(self, value: str, style: str = "") -> None:

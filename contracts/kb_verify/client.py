@@ -197,6 +197,12 @@ class Client:
         _check_media_type(response, OCTETS)
         return response.content
 
+    def history(self) -> m.History | None:
+        """Return the history of the status, or None if the engine has none."""
+        response = self.request(ops.GET_STATUS, params={"history": True})
+        status = decode(response, m.Status) if response.status_code == 200 else self.call(ops.GET_STATUS)
+        return None if status.history is msgspec.UNSET else status.history
+
     def listed(self, **query: Any) -> list[int]:
         """Return the ids of a page of documents."""
         return [document.id for document in self.call(ops.LIST_DOCUMENTS, params=query).documents]

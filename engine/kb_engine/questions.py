@@ -18,8 +18,8 @@ from kb_engine.store.clock import stamp
 from kb_engine.store.repository import questions
 from kb_engine.store.store import Store, utc_now
 
-MOST_PENDING = 1_000
-"""Number of pending searches, after which they are counted at once."""
+MOST_PENDING = 100
+"""Number of pending searches, after which they are counted at once: a cursor has up to 256 KB."""
 _PAUSE_SECONDS = 20.0
 _TEXT_CHARS = 300
 """Maximum length of a kept text, in characters."""
@@ -49,7 +49,7 @@ class Questions:
                 continue
             total, unanswered = total + 1, unanswered + (not is_answered)
             if self._keeps_texts and not is_answered:
-                text = request.query.replace("\0", "").strip()[:_TEXT_CHARS]  # PostgreSQL stores no NUL
+                text = request.query.strip()[:_TEXT_CHARS]
                 self._texts.pop(text, None)  # so that the latest is the last
                 self._texts[text] = stamp(utc_now())
         self.pending.clear()

@@ -38,7 +38,8 @@ async def traced(operation: AnyOperation, proceed: Answering, sent: Sent) -> web
         "http.request.method": operation.method,
         "http.route": operation.path,
         "kb.operation": operation.id,
-        "kb.correlation_id": headers.get(REQUEST_ID, "")[:_ID_CHARS],
+        # Bytes that are not UTF-8 cannot be exported.
+        "kb.correlation_id": headers.get(REQUEST_ID, "")[:_ID_CHARS].encode(errors="replace").decode(),
     }
     caller = tracing.sendable(headers.get("traceparent"), headers.get("tracestate"))
     name = f"{operation.method} {operation.path}"

@@ -156,7 +156,9 @@ def test_the_engine_continues_the_trace_with_the_steps_of_requests_and_jobs(
         caller.ok("kb_addnote", text="secret bees", wait_seconds=JOB_SECONDS)
         caller.ok("kb_search", query="secret bees")
         caller.refused("kb_get", document_id="999")
-        httpx.get(f"{asked.url}/api/v1/status", headers={"traceparent": OTHER}, timeout=ANSWER_SECONDS)
+        key = {b"Authorization": f"Bearer {API_KEY}".encode()}
+        for headers in ({b"traceparent": OTHER.encode()}, {**key, b"X-Request-ID": b"caf\xe9"}):
+            httpx.get(f"{asked.url}/api/v1/status", headers=headers, timeout=ANSWER_SECONDS)
     (tool,) = collector.named("kb_search")
     seen = {(span.name, span.parent_id): span for span in collector.spans}
     search = seen["POST /api/v1/search", tool.span_id]
@@ -169,6 +171,7 @@ def test_the_engine_continues_the_trace_with_the_steps_of_requests_and_jobs(
         "kb.correlation_id": tool.attributes["kb.correlation_id"],
     }
     assert steps(search) == ["embed query", "search index"]
+    assert seen["GET /api/v1/status", ""].attributes["kb.correlation_id"] == "caf?"
     (added,) = collector.named("kb_addnote")
     (request,) = (span for span in collector.spans if span.attributes.get("kb.operation") == "createJob")
     (job,) = (span for span in collector.spans if span.name == "job note")

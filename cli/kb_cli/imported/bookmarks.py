@@ -30,7 +30,7 @@ _FIELDS = {
     "tags": ("tags", "document tags", "labels"),
     "time": ("time_added", "add_date", "timestamp", "saved date", "savedat", "created"),
 }
-_LINK = re.compile(r"<a\s+(?P<attributes>[^<>]+)>(?P<title>[^<]*)</a>", re.IGNORECASE)
+_LINK = re.compile(r"<a\s(?P<attributes>[^<>]+)>(?P<title>[^<]*)</a>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 _LONGEST_URL = 8_000
 
@@ -65,9 +65,9 @@ def read(path: Path) -> list[Bookmark]:
     found: dict[str, Bookmark] = {}
     for row in rows:
         values = {field: _first(row, names) for field, names in _FIELDS.items()}
-        url = str(values["url"] or "").strip().partition("#")[0]
+        url = _text(values["url"]).strip().partition("#")[0]
         if url and len(url) <= _LONGEST_URL:
-            title = " ".join(str(values["title"] or "").split())
+            title = " ".join(_text(values["title"]).split())
             found.setdefault(
                 url,
                 Bookmark(url, "" if title == url else title, _tags(values["tags"]), _time(values["time"])),
@@ -95,10 +95,15 @@ def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 def _tags(value: Any) -> list[str]:
     """Return tags of a list, or of a text with commas or bars, which may be in brackets and quotes."""
-    parts = value if isinstance(value, list) else re.split("[|,]", str(value or "").strip("[] "))
+    parts = value if isinstance(value, list) else re.split("[|,]", _text(value).strip("[] "))
     # Labels of Omnivore may be objects.
     named = (part.get("name") if isinstance(part, dict) else part for part in parts)
-    return [tag for part in named if isinstance(part, str) and (tag := part.strip(" '\"#"))]
+    return [tag for part in named if isinstance(part, str) and (tag := _text(part).strip(" '\"#"))]
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; halves of surrogate pairs, which JSON may have, become question marks."""
+    return str(value or "").encode("utf-8", "replace").decode()
 
 
 def _time(value: Any) -> str:
@@ -107,4 +112,6 @@ def _time(value: Any) -> str:
         moment = datetime.fromtimestamp(int(text), UTC) if text.isdecimal() else datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
         return ""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
     return moment.isoformat().replace("+00:00", "Z")

@@ -33,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True):
     unchanged: int
     skipped: int
     left_out: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
 
     def lines(self) -> list[str]:
         """Return the steps of the plan, one line each, for people."""
@@ -42,6 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
             *(f"move\t{each.source}\tto {each.moved_to}" for each in self.moved),
             *(f"remove\t{each.source}\tdocument {each.document_id}" for each in self.removed),
             *(f"leave out\t{source}\t{reason}" for source, reason in self.left_out.items()),
+            *(f"cannot read\t{source}\t{reason}" for source, reason in self.unreadable.items()),
         ]
 
 
@@ -76,4 +78,4 @@ def plan(
         else:
             added.append(source)
     removed = sorted((each for left in lost.values() for each in left), key=lambda each: each.source)
-    return Plan(added, replaced, moved, removed, unchanged, local.skipped, local.left_out)
+    return Plan(added, replaced, moved, removed, unchanged, local.skipped, local.left_out, local.unreadable)

@@ -2,7 +2,8 @@
 
 Nothing of a repository is run or checked out: no hooks, filters, submodules or Git LFS. The configuration of
 the user and the machine is not read, and the protocols are https, ssh and file. The host must have public
-addresses, as for `kb add URL`, and a connection over https goes to the checked address.
+addresses, as for `kb add URL`, and a connection over https goes to the checked address. Git's files and
+output are bounded: a pack has no size before its end, and a small one may hold a tree of any number of files.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import base64
 import fcntl
 import os
 import re
+import resource
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
+from typing import IO
 from urllib.parse import urlsplit
 
 from kb_cli.output import CliError, Exit
@@ -27,6 +33,7 @@ _SETTINGS = (
     ("http.proxy", ""),
     ("http.lowSpeedLimit", "1000"),
     ("http.lowSpeedTime", "60"),
+    ("fetch.unpackLimit", "1"),
     ("gc.autoDetach", "false"),
 )
 _ENVIRONMENT = {
@@ -34,12 +41,22 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
+    "HOME": os.devnull,  # its .netrc has credentials; ssh takes its folder from the user database
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
     "LC_ALL": "C",
 }
-_FETCH_SECONDS = 3600.0
-_READ_SECONDS = 600.0
+_MOST_SECONDS = 3600.0
+MOST_PACKED = 4 << 30
+"""Maximum size of a pack, in bytes."""
+MOST_LISTED = 256 << 20
+"""Maximum size of the listing of a commit, in bytes."""
+_READ_OF_ERRORS = 10_000
+_OLDEST = (2, 37)
+"""The first version of git that connects to a given address."""
+_CUT = "invalid index-pack output"
 _TIP = "refs/kb/tip"
+# Forms that resolver, Git and curl read alike, so that the pinned name is the requested one.
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
 _NO_REF = re.compile(r"[-+]|.*([\x00-\x20\x7f:^~?*\[\\]|\.\.|@\{)", re.DOTALL)
 _FILES = ("100644", "100755", "100664")
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -53,7 +70,7 @@ class Repository(Remote):
     """
 
     def __init__(
-        self, place: str, ref: str, state: Path, *, private: bool, credentials: Mapping[str, str]
+        self, place: str, ref: str, home: Path, *, private: bool, credentials: Mapping[str, str]
     ) -> None:
         if "://" not in place and not place.startswith("git+"):
             place = f"git+file://{Path(place).expanduser().resolve()}"
@@ -65,16 +82,16 @@ class Repository(Remote):
             raise CliError(
                 Exit.USAGE, f"{place}: a repository is git+https://, git+ssh://, or a folder with --ref"
             )
-        if parts.password or (parts.username and parts.scheme == "https"):
+        if parts.scheme != "file" and not _HOST.fullmatch(self._host):
             raise CliError(
-                Exit.USAGE, "a user name or password stands in the file of --credentials, not in the URL"
+                Exit.USAGE, f"{place} names no host in ASCII; an international name is written as xn--..."
             )
-        if parts.scheme != "file" and (not self._host or self._host.startswith("-")):
-            raise CliError(Exit.USAGE, f"{place} names no host")
+        if credentials and parts.scheme != "https":
+            raise CliError(Exit.USAGE, f"--credentials are for a repository over https, not for {place}")
         if not ref or _NO_REF.match(ref):
             raise CliError(Exit.USAGE, f"{ref!r} is no branch, tag or commit")
-        super().__init__(place, f"{place.rstrip('/')}!/", state)
-        self._ref, self._private, self._copy = ref, private, state.with_suffix(".git")
+        super().__init__(place, f"{place.rstrip('/')}!/", home)
+        self._ref, self._private, self._copy = ref, private, self._cache.with_suffix(".git")
         self._blobs: dict[str, str] = {}
         self._secret = {}
         if credentials:
@@ -89,9 +106,9 @@ class Repository(Remote):
 
     def entries(self) -> Iterator[Entry]:
         """Fetch the ref, and yield its files; links and submodules are none."""
-        self._fetch()
+        commit = self._fetch()
         self._blobs.clear()
-        for row in self._git("ls-tree", "-r", "-z", "-l", "--full-tree", _TIP).split(b"\0"):
+        for row in self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit).split(b"\0"):
             if not row:
                 continue
             facts, _, path = row.partition(b"\t")
@@ -105,29 +122,35 @@ class Repository(Remote):
         """Return a file of the copy."""
         path = folder / PurePosixPath(source).name
         with path.open("wb") as file:
-            self._git("cat-file", "blob", self._blobs[source], to=file.fileno())
+            self._git("cat-file", "blob", self._blobs[source], to=file)
         with path.open("rb") as file:
             if file.read(len(_LFS)) == _LFS:
                 raise LeftOut("its content is in Git LFS, which is not fetched")
         return Fetched(path, {})
 
-    def _fetch(self) -> None:
+    def _fetch(self) -> str:
+        """Fetch the ref, and return its object: another run may soon fetch another ref of the repository."""
         settings = []
         if self._scheme != "file":
+            version = re.search(rb"(\d+)\.(\d+)", self._run(["git", "version"]))
+            if version is None or tuple(map(int, version.groups())) < _OLDEST:
+                raise CliError(Exit.FAILED, "git 2.37 or later is needed for repositories of other machines")
             try:
                 found = allowed_addresses(
                     self._host, self._port, (lambda _: True) if self._private else is_of_the_internet
                 )
             except NotFetched as error:
                 raise Unavailable(str(error)) from error
-            pinned = ",".join(f"[{each}]" if each.version == 6 else str(each) for each in found)
-            settings = ["-c", f"http.curloptResolve={self._host}:{self._port}:{pinned}"]
+            if ":" not in self._host:
+                pinned = ",".join(f"[{each}]" if each.version == 6 else str(each) for each in found)
+                settings = ["-c", f"http.curloptResolve={self._host}:{self._port}:{pinned}"]
         if not (self._copy / "HEAD").exists():
             self._run(["git", "init", "--quiet", "--bare", "--template=", str(self._copy)])
         with (self._copy / "kb.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in ("shallow.lock", f"{_TIP}.lock"):  # by a git that was killed
-                (self._copy / left).unlink(missing_ok=True)
+            left = [*self._copy.glob("objects/pack/tmp_*"), self._copy / "shallow.lock"]
+            for file in (*left, self._copy / f"{_TIP}.lock"):  # by a git that was killed
+                file.unlink(missing_ok=True)
             options = [
                 "--quiet",
                 "--depth=1",
@@ -135,44 +158,47 @@ class Repository(Remote):
                 "--no-recurse-submodules",
                 "--no-write-fetch-head",
             ]
-            self._git(
-                "fetch",
-                *options,
-                "--",
-                self._url,
-                f"+{self._ref}:{_TIP}",
-                settings=settings,
-                seconds=_FETCH_SECONDS,
-            )
+            refspec = f"+{self._ref}:{_TIP}"
+            self._git(*settings, "fetch", *options, "--", self._url, refspec, most=MOST_PACKED)
+            return self._git("rev-parse", "--verify", _TIP).decode("ascii").strip()
 
-    def _git(
-        self,
-        *arguments: str,
-        settings: list[str] | None = None,
-        to: int | None = None,
-        seconds: float = _READ_SECONDS,
-    ) -> bytes:
+    def _git(self, *arguments: str, to: IO[bytes] | None = None, most: int | None = None) -> bytes:
         switches = [each for name, value in _SETTINGS for each in ("-c", f"{name}={value}")]
-        command = ["git", "--git-dir", str(self._copy), *switches, *(settings or ()), *arguments]
-        return self._run(command, to=to, seconds=seconds)
+        return self._run(["git", "--git-dir", str(self._copy), *switches, *arguments], to, most)
 
-    def _run(self, command: list[str], *, to: int | None = None, seconds: float = _READ_SECONDS) -> bytes:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "SSH_AUTH_SOCK") if name in os.environ}
-        try:
-            done = subprocess.run(  # noqa: S603 - arguments are checked, and none begins with a dash
-                command,
-                env=kept | _ENVIRONMENT | self._secret,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if to is None else to,
-                stderr=subprocess.PIPE,
-                timeout=seconds,
-                check=True,
-            )
-        except FileNotFoundError as error:
-            raise CliError(Exit.FAILED, "the program git is not installed") from error
-        except subprocess.CalledProcessError as error:
-            lines = error.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise Unavailable(lines[0] if lines else f"git ends with {error.returncode}") from error
-        except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"git takes more than {seconds:g} seconds") from error
-        return done.stdout or b""
+    def _run(self, command: list[str], to: IO[bytes] | None = None, most: int | None = None) -> bytes:
+        """Return the output, unless it is written to a file; no file gets more than `most` bytes."""
+        kept = {name: os.environ[name] for name in ("PATH", "SSH_AUTH_SOCK") if name in os.environ}
+        most = most or MOST_LISTED
+        with TemporaryFile() as out, TemporaryFile() as errors:
+            try:
+                subprocess.run(  # noqa: S603 - arguments are checked, and none begins with a dash
+                    command,
+                    env=kept | _ENVIRONMENT | self._secret,
+                    stdin=subprocess.DEVNULL,
+                    stdout=to or out,
+                    stderr=errors,
+                    timeout=_MOST_SECONDS,
+                    check=True,
+                    preexec_fn=partial(_bound_files, most),
+                )
+            except FileNotFoundError as error:
+                raise CliError(Exit.FAILED, "the program git is not installed") from error
+            except subprocess.CalledProcessError as error:
+                errors.seek(0)
+                lines = errors.read(_READ_OF_ERRORS).decode("utf-8", "replace").strip().splitlines()
+                if error.returncode == -signal.SIGXFSZ or any(_CUT in line for line in lines):
+                    message = f"it has more than {most >> 20:,} MiB, or its pack is damaged"
+                    raise Unavailable(message) from error
+                raise Unavailable(lines[0] if lines else f"git ends with {error.returncode}") from error
+            except subprocess.TimeoutExpired as error:
+                raise Unavailable(f"git takes more than {_MOST_SECONDS:g} seconds") from error
+            out.seek(0)
+            return out.read()
+
+
+def _bound_files(most: int) -> None:
+    """Bound the files that this process and its children write, in bytes."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

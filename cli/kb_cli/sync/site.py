@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from xml.parsers import expat
 
+from kb_cli.properties import Details
 from kb_cli.sync.source import Entry, LeftOut, Remote, Unavailable, Unchanged
 from kb_cli.web import (
     Fetched,
@@ -41,18 +42,21 @@ MOST_LIST_BYTES = 64 << 20
 """Maximum size of a sitemap or feed, unpacked, in bytes."""
 FROM = "synced_from"
 """The member of metadata that has the address of the list."""
+PAGE = "synced_page"
+"""The member of metadata that has the address of the page."""
 
 _LONGEST = 4_000
 _BLOCK = 1 << 18
-_ROWS = {"sitemap": "index", "url": "sitemap", "item": "feed", "entry": "feed"}
-"""Elements of an entry, with the kind of their list."""
+_ROWS = ("sitemap", "url", "item", "entry")
+"""Elements of an entry."""
+_FEEDS = ("rss", "feed", "RDF")
 _CHANGED = ("lastmod", "updated")
 
 
 class Row(NamedTuple):
-    """An entry of a list."""
+    """An entry of a list; `is_list` if it is a list itself."""
 
-    kind: str
+    is_list: bool
     url: str
     changed: str
 
@@ -62,9 +66,8 @@ class Site(Remote):
 
     are_files = False
 
-    def __init__(self, url: str, state: Path, *, private: bool, any_site: bool, whole_page: bool) -> None:
-        super().__init__(url, "http", state)
-        self.metadata = {FROM: url}
+    def __init__(self, url: str, home: Path, *, private: bool, any_site: bool, whole_page: bool) -> None:
+        super().__init__(url, "http", home, " --whole-page" if whole_page else "")
         self._any_site, self._whole_page = any_site, whole_page
         self._fetch = partial(fetch, is_allowed=(lambda _: True) if private else is_of_the_internet)
         self._host = parsed(url).host
@@ -75,9 +78,17 @@ class Site(Remote):
         """False for a feed."""
         return not self._has_feed
 
+    def details_of(self, source: str) -> Details:
+        """Return the addresses of list and page."""
+        return Details(metadata={FROM: self.name, PAGE: source})
+
     def owns(self, document: m.Document, source: str) -> bool:
-        """True if the document came from this list, and this is its address."""
-        return document.metadata.get(FROM) == self.name and self._is_taken(source)
+        """True if the document came from this list, under this address.
+
+        Other sources of the document are pages of the same content: those that this list had, and others.
+        """
+        is_from_here = document.metadata.get(FROM) == self.name and self._is_taken(source)
+        return is_from_here and (document.metadata.get(PAGE) == source or source in self._known)
 
     def entries(self) -> Iterator[Entry]:
         """Yield the pages of all lists, each once. A list that cannot be read does not stop the others."""
@@ -93,14 +104,13 @@ class Site(Remote):
                 url = row.url.strip().partition("#")[0]
                 if not self._is_taken(url):
                     others += 1
-                elif row.kind == "index":
+                elif row.is_list:
                     if url not in lists:
                         lists.append(url)
                     if len(lists) > MOST_LISTS:
                         raise Unavailable(f"it leads to more than {MOST_LISTS:,} sitemaps")
                 elif url not in pages:
                     pages.add(url)
-                    self._has_feed = self._has_feed or row.kind == "feed"
                     # A day says too little: a page may change twice in it.
                     yield Entry(url, mark=row.changed.strip()[:100] if "T" in row.changed else "")
         if others and not pages:
@@ -112,11 +122,11 @@ class Site(Remote):
         """Return the page, reduced to its main text."""
         try:
             found = self._fetch(source, folder, conditions=conditions)
-        except NotModified as error:
-            raise Unchanged from error
         except NotSupported as error:
             raise LeftOut(str(error)) from error
         except NotFetched as error:
+            if conditions and isinstance(error, NotModified):
+                raise Unchanged from error
             raise Unavailable(str(error)) from error
         if not self._whole_page:
             reduce_to_main_text(found.path)
@@ -131,12 +141,13 @@ class Site(Remote):
     def _rows(self, place: str) -> list[Row]:
         """Return the entries of a list."""
         with TemporaryDirectory(prefix="kb-sync-") as folder:
-            path = self._fetch(place, Path(folder), name="list").path
-            return rows_of(path)
+            root, rows = rows_of(self._fetch(place, Path(folder), name="list").path)
+            self._has_feed = self._has_feed or root in _FEEDS
+            return rows
 
 
-def rows_of(path: Path) -> list[Row]:
-    """Return the entries of a sitemap, an index, or a feed, which may be compressed by gzip.
+def rows_of(path: Path) -> tuple[str, list[Row]]:
+    """Return the root and the entries of a sitemap, an index, or a feed, which may be compressed by gzip.
 
     Raises:
         Unavailable: it is none, is cut short, or is too large.
@@ -165,9 +176,9 @@ def rows_of(path: Path) -> list[Row]:
         ExtractionFailed,
     ) as error:
         raise Unavailable(f"it is not a complete sitemap or feed: {error}") from error
-    if handler.root not in ("urlset", "sitemapindex", "rss", "feed", "RDF"):
+    if handler.root not in ("urlset", "sitemapindex", *_FEEDS):
         raise Unavailable(f"it is neither a sitemap nor a feed, but a document {handler.root[:80]!r}")
-    return handler.rows
+    return handler.root, handler.rows
 
 
 def _refuse(*_: object) -> None:
@@ -205,5 +216,5 @@ class _Rows(Handler):
         elif is_member and name in _CHANGED:
             self._changed = self._text
         elif name in _ROWS and self._url:
-            self.rows.append(Row(_ROWS[name], self._url, self._changed))
+            self.rows.append(Row(name == "sitemap", self._url, self._changed))
         self._text = ""

@@ -118,20 +118,23 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Remote(ABC):
-    """A source outside of this machine's folders; `state` is the path of its cache, without an extension."""
+    """A source outside of this machine's folders, with a cache in the data folder `home`.
+
+    Sources of one name that differ in their `variant` have caches of their own.
+    """
 
     are_files = True
     """The source paths have names of files after `prefix`, and the rules of folders apply to these."""
-    metadata: Mapping[str, str] = {}
-    """The metadata of its documents."""
 
-    def __init__(self, name: str, prefix: str, state: Path) -> None:
+    def __init__(self, name: str, prefix: str, home: Path, variant: str = "") -> None:
         self.name, self.prefix = name, prefix
+        folder = home / "sync"
         try:
-            state.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise CliError(Exit.FAILED, f"{state.parent}: {error.strerror}") from error
-        self._log = state.with_suffix(".jsonl")
+            raise CliError(Exit.FAILED, f"{folder}: {error.strerror}") from error
+        self._cache = folder / hashlib.sha256(os.fsencode(name + variant)).hexdigest()[:32]
+        self._log = self._cache.with_suffix(".jsonl")
         self._known = _known(self._log)
         self._marks: dict[str, str] = {}
 
@@ -167,6 +170,10 @@ class Remote(ABC):
         """True if the last listing had all files there are, and not only the newest."""
         return True
 
+    def details_of(self, source: str) -> Details:  # noqa: ARG002
+        """Return the details of the document of a file."""
+        return NO_DETAILS
+
     def owns(self, document: m.Document, source: str) -> bool:  # noqa: ARG002 - a prefix belongs to one source
         """True if a source path of a document came from here."""
         return True
@@ -194,8 +201,8 @@ class Remote(ABC):
             self._note(Known(source, mark, digest, dict(fetched.conditions)))
             if list(held) == [digest]:
                 raise Unchanged
-            details = Details(metadata=self.metadata) if self.metadata else NO_DETAILS
-            yield replace(file, path=fetched.path, size=fetched.path.stat().st_size, details=details)
+            size, details = fetched.path.stat().st_size, self.details_of(source)
+            yield replace(file, path=fetched.path, size=size, details=details)
 
     def _take(self, entry: Entry, listing: Listing) -> None:
         source = entry.source
@@ -240,8 +247,9 @@ def _known(log: Path) -> dict[str, Known]:
             found[known.source] = known
     if len(lines) > 2 * len(found):
         new = log.with_suffix(".new")
-        new.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in found.values()))
-        new.replace(log)
+        with suppress(FileNotFoundError):  # another run has replaced it
+            new.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in found.values()))
+            new.replace(log)
     return found
 
 
@@ -259,8 +267,3 @@ def no_file(key: str) -> str | None:
     if any(part in ("", ".", "..") for part in key.split("/")):
         return "its path has an empty part, or one that is . or .."
     return None
-
-
-def state_path(home: Path, name: str) -> Path:
-    """Return the path of the cache of a source in the data folder, without an extension."""
-    return home / "sync" / hashlib.sha256(os.fsencode(name)).hexdigest()[:32]

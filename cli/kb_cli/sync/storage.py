@@ -26,12 +26,17 @@ from kb_cli.web import (
     NotFetched,
     allowed_addresses,
     is_of_the_internet,
+    parsed,
 )
 from kb_config.installing import install_command
 
 MOST_FOLDERS = 100_000
 """Maximum number of folders of a WebDAV listing."""
+MOST_LISTED = 16 << 20
+"""Maximum size of the listing of a WebDAV folder, in bytes; parsed it takes about 25 times as much memory."""
 
+_KEYS = 1_000
+"""Number of objects on a page of a bucket's listing."""
 _BLOCK = 8 << 20
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
@@ -39,27 +44,33 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 class Bucket(Remote):
     """The files under `s3://bucket/prefix`. Raises `CliError` if the extra is not installed."""
 
-    def __init__(self, place: str, state: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
-        super().__init__(place, f"{place}/", state)
-        self._is_allowed = (lambda _: True) if private else is_of_the_internet
-        self._root = place.removeprefix("s3://")
+    def __init__(self, place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
         self._endpoint = credentials.get("endpoint_url", "")
+        super().__init__(place, f"{place}/", home, self._endpoint)
+        self._is_allowed = (lambda _: True) if private else is_of_the_internet
         self._files = _s3(credentials)
 
     def entries(self) -> Iterator[Entry]:
         """Yield all files."""
+        bucket, _, prefix = self.prefix.removeprefix("s3://").partition("/")
+        rest: dict[str, str] = {}
         try:
             if self._endpoint:
-                parts = urlsplit(self._endpoint)
-                allowed_addresses(parts.hostname or "", parts.port or 443, self._is_allowed)
-            found = self._files.find(self._root, detail=True)
+                endpoint = parsed(self._endpoint)
+                allowed_addresses(endpoint.host, endpoint.port or 443, self._is_allowed)
+            while True:
+                page = self._files.call_s3(
+                    "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=_KEYS, **rest
+                )
+                for row in page.get("Contents", ()):
+                    if not row["Key"].endswith("/"):  # an empty object that stands for a folder
+                        key = row["Key"].removeprefix(prefix)
+                        yield Entry(self.prefix + key, row["Size"], row.get("ETag", ""))
+                if not page["IsTruncated"]:
+                    return
+                rest = {"ContinuationToken": page["NextContinuationToken"]}
         except Exception as error:
             raise _unavailable(error) from error
-        for name, row in found.items():
-            if not name.endswith("/"):  # an empty object that stands for a folder
-                yield Entry(
-                    self.prefix + name.removeprefix(f"{self._root}/"), row["size"], row.get("ETag", "")
-                )
 
     def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> Fetched:  # noqa: ARG002
         """Return a file."""
@@ -73,10 +84,11 @@ class Bucket(Remote):
 class SharedFolder(Remote):
     """The files under `webdav://host/folder` or `webdavs://host/folder`. Raises `CliError`, as `Bucket`."""
 
-    def __init__(self, place: str, state: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
-        super().__init__(place, f"{place}/", state)
+    def __init__(self, place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
+        super().__init__(place, f"{place}/", home)
         parts = urlsplit(place)
-        self._url = parts._replace(scheme="https" if parts.scheme == "webdavs" else "http").geturl()
+        url = parts._replace(scheme="https" if parts.scheme == "webdavs" else "http").geturl()
+        self._url = str(parsed(url))
         user = credentials.get("user")
         self._http, self._files = _webdav(
             self._url,
@@ -88,20 +100,29 @@ class SharedFolder(Remote):
         )
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the files of all folders. A folder that fails ends the listing."""
-        folders = [""]
+        """Yield the files of all folders. A folder that fails or is listed in part ends the listing."""
+        base = httpx.URL(self._url).path.rstrip("/")
+        folders = [base]
         for folder in folders:
             try:
-                rows = self._files.ls(quote(folder), detail=True, allow_listing_resource=False)
+                relative = quote(folder.removeprefix(base))
+                found = self._files.propfind(relative, headers={"Depth": "1"}, follow_redirects=True)
+                found.raise_for_status()
             except Exception as error:
                 raise _unavailable(error) from error
-            for row in rows:
-                name = row["name"]
-                if row["type"] != "directory":
-                    mark = row["etag"] or str(row["modified"] or "")
-                    yield Entry(self.prefix + name, row["content_length"] or 0, mark)
-                elif name.startswith(f"{folder}/" if folder else "") and name != folder:
-                    folders.append(name)
+            rows = dict(found.responses)
+            here = rows.pop(folder or "/", None)
+            if here is None or here.properties.resource_type != "directory":
+                raise Unavailable(f"the server does not list {folder or '/'} as a folder")
+            for path, row in rows.items():
+                of = row.properties
+                if of.resource_type is None or path.rpartition("/")[0] != folder:
+                    raise Unavailable(f"the server lists {path}, of unknown type, in {folder or '/'}")
+                if of.resource_type == "directory":
+                    folders.append(path)
+                else:
+                    mark = of.etag or str(of.modified or "")
+                    yield Entry(self.prefix + path.removeprefix(f"{base}/"), of.content_length or 0, mark)
             if len(folders) > MOST_FOLDERS:
                 raise Unavailable(f"it has more than {MOST_FOLDERS:,} folders")
 
@@ -129,7 +150,7 @@ def _saved(blocks: Iterator[bytes], source: str, folder: Path) -> Fetched:
     return Fetched(path, {})
 
 
-def storage(place: str, state: Path, *, private: bool, credentials: Mapping[str, str]) -> Remote:
+def storage(place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> Remote:
     """Return the source of an address.
 
     Raises:
@@ -137,11 +158,13 @@ def storage(place: str, state: Path, *, private: bool, credentials: Mapping[str,
     """
     place = place.rstrip("/")
     parts = urlsplit(place)
-    if not parts.hostname or parts.username or parts.query or parts.fragment:
+    if not parts.hostname or parts.query or parts.fragment:
         raise CliError(Exit.USAGE, f"{place}: an address is s3://BUCKET/PREFIX or webdavs://HOST/FOLDER")
     kind, extra = (Bucket, "s3") if parts.scheme == "s3" else (SharedFolder, "webdav")
     try:
-        return kind(place, state, private=private, credentials=credentials)
+        return kind(place, home, private=private, credentials=credentials)
+    except NotFetched as error:
+        raise CliError(Exit.USAGE, f"{place}: {error}") from error
     except ModuleNotFoundError as error:
         command = install_command(extra)
         raise CliError(Exit.FAILED, f"{place} needs packages; install them with: {command}") from error
@@ -165,6 +188,7 @@ def _s3(credentials: Mapping[str, str]) -> Any:
         token=credentials.get("token"),
         endpoint_url=credentials.get("endpoint_url"),
         client_kwargs=region,
+        config_kwargs={"ignore_configured_endpoint_urls": True, "proxies": {}},
         use_listings_cache=False,
         skip_instance_cache=True,
     )
@@ -200,20 +224,21 @@ class _Pinned(httpx.HTTPTransport):
             response.close()
             raise NotFetched(f"{url.host} sends a compressed response, which was not requested")
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Bounded(response.stream)
+        most = MOST_LISTED if request.method == "PROPFIND" else MOST_BYTES
+        response.stream = _Bounded(response.stream, most)
         return response
 
 
 class _Bounded(httpx.SyncByteStream):
     """A response within the limits on size and time."""
 
-    def __init__(self, stream: httpx.SyncByteStream) -> None:
-        self._stream, self.close = stream, stream.close  # type: ignore[method-assign]
+    def __init__(self, stream: httpx.SyncByteStream, most: int) -> None:
+        self._stream, self._most, self.close = stream, most, stream.close  # type: ignore[method-assign]
 
     def __iter__(self) -> Iterator[bytes]:
         size, ends = 0, monotonic() + MOST_SECONDS
         for block in self._stream:
             size += len(block)
-            if size > MOST_BYTES or monotonic() > ends:
-                raise NotFetched(f"it has more than {MOST_BYTES >> 20} MiB or takes {MOST_SECONDS:g} seconds")
+            if size > self._most or monotonic() > ends:
+                raise NotFetched(f"it has more than {self._most >> 20} MiB or takes {MOST_SECONDS:g} seconds")
             yield block

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,7 +23,8 @@ from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Leaving, Plan, plan
-from kb_cli.sync.source import LeftOut, Listing, Source, Unavailable, Unchanged, state_path
+from kb_cli.sync.source import LeftOut, Listing, Source, Unavailable, Unchanged
+from kb_cli.web import NotFetched
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import LIST_DOCUMENTS, REMOVE_SOURCE, DocumentsQuery, SourceQuery
 from kb_server.collection_tags import tags_for_submission
@@ -34,6 +36,8 @@ _PAGE = 1_000
 _SETTLED_MS = 1_500
 """Time without a change before a run, in milliseconds; an editor writes a file in several steps."""
 _TICK_MS = 500
+_LOGIN = ("user", "password")
+_S3 = ("key", "secret", "token", "region", "endpoint_url")
 _PAUSE_SECONDS = 5.0
 """Pause after a failure, in seconds."""
 
@@ -46,7 +50,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
             _, planned, _ = planned_for(client, origin, tags[0])
             if not out.answered(planned):
                 out.text("\n".join([*planned.lines(), _summary(planned)]))
-            return Exit.OK
+            return Exit.FAILED if planned.unreadable else Exit.OK
         results = _brought_in_step(client, origin, tags, out, empty=options.yes)
     out.answered(results)
     return status_of(results)
@@ -100,48 +104,73 @@ def source_of(options: argparse.Namespace) -> Source:
     Raises:
         CliError: there is no such source.
     """
-    place, is_address = options.source, "://" in options.source
-    state = state_path(read(ClientSettings, options).home, place)
-    if place.startswith("git+") or (options.ref and not is_address):
+    place, home = options.source, read(ClientSettings, options).home
+    if "://" in place:
+        _check_url(place)
+    is_repository = place.startswith("git+") or (options.ref and "://" not in place)
+    is_storage = place.startswith(("s3://", "webdav://", "webdavs://"))
+    if options.credentials and not (is_repository or is_storage):
+        raise CliError(Exit.USAGE, f"--credentials are for a repository, a bucket or WebDAV, not for {place}")
+    if options.ref and not is_repository:
+        raise CliError(Exit.USAGE, f"--ref names a branch of a repository (git+https://...), not of {place}")
+    private = options.private
+    if is_repository:
         from kb_cli.sync.repository import Repository
 
         return Repository(
-            place, options.ref or "HEAD", state, private=options.private, credentials=_credentials(options)
+            place, options.ref or "HEAD", home, private=private, credentials=_credentials(options, _LOGIN)
         )
-    if place.startswith(("s3://", "webdav://", "webdavs://")):
+    if is_storage:
         from kb_cli.sync.storage import storage
 
-        return storage(place, state, private=options.private, credentials=_credentials(options))
-    if options.credentials:
-        raise CliError(Exit.USAGE, f"--credentials are for a repository, a bucket or WebDAV, not for {place}")
-    if options.ref:
-        raise CliError(Exit.USAGE, f"--ref names a branch of a repository (git+https://...), not of {place}")
+        members = _S3 if place.startswith("s3:") else _LOGIN
+        return storage(place, home, private=private, credentials=_credentials(options, members))
     if is_url(place):
         from kb_cli.sync.site import Site
 
-        return Site(
-            place,
-            state,
-            private=options.private,
-            any_site=options.any_site,
-            whole_page=options.whole_page,
-        )
+        try:
+            return Site(
+                place, home, private=private, any_site=options.any_site, whole_page=options.whole_page
+            )
+        except NotFetched as error:
+            raise CliError(Exit.USAGE, f"{place}: {error}") from error
     path = Path(place).expanduser()
     if not path.is_dir():
-        raise CliError(Exit.USAGE, f"{path}: there is no such folder")
+        advice = "; addresses are http(s)://, git+https://, git+ssh://, s3:// and webdav(s)://"
+        raise CliError(Exit.USAGE, f"{place}: there is no such folder{advice if '://' in place else ''}")
     return Folder(path)
 
 
-def _credentials(options: argparse.Namespace) -> dict[str, str]:
+def _check_url(url: str) -> None:
+    """Refuse an invalid URL and one with a password, which the message does not repeat."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises ValueError
+    except ValueError as error:
+        raise CliError(
+            Exit.USAGE, "the address of the source is no URL: its host or port is invalid"
+        ) from error
+    if parts.password or (parts.username and parts.scheme != "git+ssh"):
+        raise CliError(
+            Exit.USAGE,
+            "the address of the source has a user name or a password; for a repository over https, a bucket "
+            "or WebDAV they stand in the file of --credentials",
+        )
+
+
+def _credentials(options: argparse.Namespace, members: Collection[str]) -> dict[str, str]:
     if not options.credentials:
         return {}
     path = Path(options.credentials).expanduser()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        found = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
     except OSError as error:
         raise CliError(Exit.USAGE, f"{path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CliError(Exit.USAGE, f"{path} is no JSON object of texts") from error
+    if not found or not set(found).issubset(members):
+        raise CliError(Exit.USAGE, f"{path}: its members are to be among {', '.join(members)}")
+    return found
 
 
 def planned_for(

@@ -176,6 +176,10 @@ def test_what_is_listed_and_counted_is_within_reach(kb: Client, caller_of: Calle
     reader = caller_of(Access("b", frozenset(["read"])))
     assert reader.call(ops.GET_STATUS).storage.is_withheld
     assert reader.call(ops.GET_STATUS).documents.total == 3
+    for seen, documents in ((caller, 1), (reader, 3)):
+        if (history := seen.history()) is not None:
+            assert history.growth[-1].documents == documents
+            assert (history.questions, history.unanswered) == (msgspec.UNSET, msgspec.UNSET)
 
 
 @each_reach

@@ -45,6 +45,12 @@ URL, TIME = "https://example.org/a", "2026-01-02T03:04:05Z"
             json.dumps([{"title": "A", "url": URL, "labels": ["x", {"name": "y"}], "savedAt": TIME}]),
             ["x", "y"],
         ),
+        ("day.csv", f'url,title,tags,created\n{URL},A,"x,y",2026-01-02 03:04:05\n', ["x", "y"]),
+        (
+            "halves.json",
+            json.dumps([{"title": "A", "url": URL, "labels": ["x\ud800"], "savedAt": TIME}]),
+            ["x?"],
+        ),
         ("hostile.csv", f"url,title,tags,created\n{URL},A,,{'9' * 5_000}\n,b\n1,2,3,4,5,6\n", []),
     ],
 )
@@ -57,7 +63,8 @@ def test_an_export_is_read_by_the_names_of_its_fields(
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("a.csv", "x,y\n1,2\n"), ("a.json", '["a"]'), ("a.json", "[" * 100_000)]
+    ("name", "text"),
+    [("a.csv", "x,y\n1,2\n"), ("a.json", '["a"]'), ("a.json", "[" * 100_000), ("a.html", "<a" + " " * 10**6)],
 )
 def test_a_file_without_addresses_is_refused(tmp_path: Path, kb: Kb, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kb_cli.add import Result
 from kb_cli.output import Output, printable_json, printable_line, printable_text
 from kb_load.processes import clean_environment
 
@@ -154,6 +155,13 @@ def test_json_means_the_same_and_is_printable(value: object) -> None:
     shown = printable_json(json.dumps(value, ensure_ascii=False))
     assert not dangerous(shown)
     assert json.loads(shown) == value
+
+
+def test_a_file_name_that_is_not_utf_8_is_json_too() -> None:
+    out = Output(as_json=True, stdout=io.StringIO())
+    out.document([Result("\udcff.md", "failed")])
+    assert isinstance(out.stdout, io.StringIO)
+    assert json.loads(out.stdout.getvalue())[0]["path"] == "\udcff.md"
 
 
 def test_an_escape_sequence_is_shown_as_its_escape() -> None:

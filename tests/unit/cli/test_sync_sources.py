@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import random
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from kb_cli.output import Exit
 from kb_cli.sync.planning import plan
+from kb_cli.sync.repository import Repository
 from kb_cli.sync.source import Entry, Remote, Unavailable
 from kb_cli.web import Fetched
 from tests.unit.cli.conftest import Kb, Web
@@ -139,6 +142,7 @@ def test_a_branch_of_a_repository_is_followed(kb: Kb, shelf: str, repository: Pa
 
     (repository / "draft.md").write_text("a draft")
     assert sync() == {"added": ["a.md", "b.md"]}
+    assert (home / "sync").stat().st_mode & 0o777 == 0o700
     before = held(kb, shelf)
     assert sync() == {}
     git(repository, "mv", "a.md", "c.md")
@@ -169,7 +173,23 @@ def test_a_branch_of_a_repository_is_followed(kb: Kb, shelf: str, repository: Pa
     [
         (["git+ext::sh -c id"], "git+https"),
         (["git+http://example.org/a.git"], "git+https"),
-        (["git+https://user:secret@example.org/a.git"], "--credentials"),
+        (["git+http://user:hunter2@example.org/a.git"], "--credentials"),
+        (["git+https://user:hunter2@example.org/a.git"], "--credentials"),
+        (["git+ssh://git:hunter2@example.org/a.git"], "--credentials"),
+        (["webdavs://user:hunter2@example.org/a"], "--credentials"),
+        (["https://user:hunter2@example.org/a.xml"], "--credentials"),
+        (["https://example.org:hunter2/a.xml"], "host or port"),
+        (["git+https://example.org:99999/a.git"], "host or port"),
+        (["webdavs://[::1/a"], "host or port"),
+        (["http:///a.xml"], "no http"),
+        (["webdavs://999.1.1.1/a"], "no URL"),
+        (["git+https://a%2eexample.org/a.git"], "names no host"),
+        (["git+https://example.org./a.git"], "names no host"),
+        (["s3://a", "--ref=main"], "--ref"),
+        (["ftp://example.org/a"], "addresses are http(s)://"),
+        (["s3://a", "--credentials=a.json"], "endpoint_url"),
+        (["git+https://example.org/a.git", "--credentials=a.json"], "user, password"),
+        ([".", "--ref=main", "--credentials=b.json"], "over https"),
         (["git+ssh://-oProxyCommand=id/a.git"], "names no host"),
         ([".", "--ref=-x"], "no branch"),
         ([".", "--ref=a:refs/heads/b"], "no branch"),
@@ -177,12 +197,15 @@ def test_a_branch_of_a_repository_is_followed(kb: Kb, shelf: str, repository: Pa
         (["https://example.org/", "--ref=main"], "--ref"),
     ],
 )
-def test_an_address_that_git_could_take_as_an_option_is_refused(
-    kb: Kb, arguments: list[str], reason: str
+def test_an_address_that_is_misleading_or_has_a_password_is_refused(
+    kb: Kb, tmp_path: Path, arguments: list[str], reason: str
 ) -> None:
+    (tmp_path / "a.json").write_text('{"username": "hunter2"}')
+    (tmp_path / "b.json").write_text('{"user": "hunter2"}')
     status, _, error = kb("sync", *arguments)
     assert status == Exit.USAGE
     assert reason in error
+    assert "hunter2" not in error
 
 
 def test_a_repository_that_cannot_be_reached_removes_nothing(
@@ -197,19 +220,56 @@ def test_a_repository_that_cannot_be_reached_removes_nothing(
     assert len(held(kb, shelf)) == 2
 
 
+def test_runs_for_two_refs_of_a_repository_do_not_mix(
+    kb: Kb, shelf: str, repository: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetched ref is changed before each listing, as by another run."""
+    program = home / "bin" / "git"
+    program.parent.mkdir(parents=True)
+    change = 'case "$*" in *ls-tree*) %s --git-dir "$2" update-ref -d refs/kb/tip;; esac\nexec %s "$@"\n'
+    program.write_text("#!/bin/sh\n" + change.replace("%s", str(shutil.which("git"))))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.chdir(repository)
+    for place in (".", str(repository)):
+        kb.json("sync", place, "--ref", "main", "--collection", shelf)
+    assert len(held(kb, shelf)) == 2
+    assert len(list((home / "sync").glob("*.git"))) == 1
+
+
+@pytest.mark.parametrize("bound", ["MOST_PACKED", "MOST_LISTED"])
+def test_a_repository_without_end_is_left(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    for number in range(40):
+        (repository / f"{number}.md").write_text(random.Random(number).randbytes(40).hex())
+    commit(repository)
+    monkeypatch.setattr(f"kb_cli.sync.repository.{bound}", 1 << 10)
+    source = Repository(str(repository), "main", tmp_path, private=False, credentials={})
+    listing = source.listed()
+    assert not listing.is_complete
+    assert "it has more than 0 MiB" in listing.unreadable[source.name]
+
+
 def test_credentials_reach_git_by_its_environment_alone(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program in the place of git notes how it was called: no server of https is at hand."""
     program, noted = tmp_path / "bin" / "git", tmp_path / "noted"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$*" >>{noted}\nenv >{noted}.env\nexec mkdir -p "$5"\n')
+    script = '#!/bin/sh\necho "$*" >>{0}\nenv >{0}.env\necho git version {1}\nexec mkdir -p "${{5:-{0}.d}}"\n'
+    program.write_text(script.format(noted, "2.36.9"))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     (tmp_path / "file.json").write_text('{"user": "me", "password": "secret"}')
-    kb("sync", "git+https://127.0.0.1:9/a.git", "--private", "--credentials", str(tmp_path / "file.json"))
+    place = ("git+https://127.0.0.1:9/a.git", "--private", "--credentials", str(tmp_path / "file.json"))
+    assert "git 2.37 or later" in kb("sync", *place)[2]
+    program.write_text(script.format(noted, "2.37.0"))
+    kb("sync", *place)
     header = base64.b64encode(b"me:secret").decode()
-    assert f"Basic {header}" in Path(f"{noted}.env").read_text()
+    environment = Path(f"{noted}.env").read_text()
+    assert f"Basic {header}" in environment
+    assert "HOME=/dev/null\n" in environment
     assert "fetch" in noted.read_text()
     assert not {header, "secret"} & set(noted.read_text().split())
 
@@ -248,6 +308,8 @@ def test_the_pages_of_a_sitemap_are_followed(kb: Kb, shelf: str, web: str) -> No
     }
     kb.json("add", f"{web}/own", "--private", "--collection", shelf)
     assert sync() == {"added": ["a", "b"]}
+    Web.pages["/copy-of-b"] = Web.pages["/b"]
+    kb.json("add", f"{web}/copy-of-b", "--private", "--collection", shelf)
     assert sync() == {}
     assert Web.sent == ["/index.xml", "/1.xml.gz"]
     Web.pages["/a"] = b"marble quarry"
@@ -259,7 +321,16 @@ def test_the_pages_of_a_sitemap_are_followed(kb: Kb, shelf: str, web: str) -> No
     assert sync() == {"removed": ["b"]}
     assert sync() == {}
     assert Web.sent == ["/index.xml", "/1.xml.gz"]
-    assert set(held(kb, shelf)) == {"a", "own"}
+    assert set(held(kb, shelf)) == {"a", "copy-of-b", "own"}
+
+
+def test_a_page_counts_as_unchanged_only_after_it_was_sent(kb: Kb, shelf: str, web: str) -> None:
+    Web.pages = {"/list": sitemap(f"{web}/a"), "/a": 304}
+    place = ("sync", f"{web}/list", "--collection", shelf)
+    assert kb(*place)[0] == Exit.FAILED
+    Web.pages["/a"] = b"granite quarry"
+    assert kb(*place)[1].endswith("1 added, 0 unchanged\n")
+    assert kb(*place)[1] == "1 unchanged\n"
 
 
 def test_entries_that_leave_a_feed_stay(kb: Kb, shelf: str, web: str) -> None:
@@ -272,6 +343,8 @@ def test_entries_that_leave_a_feed_stay(kb: Kb, shelf: str, web: str) -> None:
         Web.pages |= {"/feed": form.format(web, name).encode(), f"/{name}": f"text of {name}".encode()}
         results = kb.json("sync", f"{web}/feed", "--collection", shelf)
         assert outcomes(results) == {"added": [name]}
+    Web.pages["/feed"] = b"<feed/>"
+    assert kb.json("sync", f"{web}/feed", "--collection", shelf, "--yes") == []
     assert set(held(kb, shelf)) == {"a", "b"}
 
 
@@ -300,6 +373,8 @@ def test_a_listing_that_is_no_sitemap_removes_nothing(
     assert f"{web}/list\tthe listing is incomplete, so nothing is removed" in out
     assert reason in out
     assert set(held(kb, shelf)) == {"a"}
+    status, out, _ = kb("sync", *place, "--dry-run")
+    assert (status, reason in out) == (Exit.FAILED, True)
 
 
 def _documents(kb: Kb, shelf: str) -> list[Any]:

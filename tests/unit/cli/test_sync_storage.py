@@ -108,13 +108,28 @@ def test_the_files_of_a_webdav_folder_are_followed(kb: Kb, tmp_path: Path, folde
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "home").rglob("*.jsonl"))
 
 
+FOLDER = "<d:propstat><d:prop><d:resourcetype><d:collection/></d:resourcetype></d:prop></d:propstat>"
+LISTINGS = {
+    "/none": {},
+    "/file": {"/file": "<d:propstat><d:prop><d:resourcetype/></d:prop></d:propstat>"},
+    "/forbidden": {"/forbidden": FOLDER, "/forbidden/a": "<d:status>HTTP/1.1 403 Forbidden</d:status>"},
+    "/untyped": {"/untyped": FOLDER, "/untyped/a": ""},
+    "/other": {"/other": FOLDER, "/others/a": FOLDER},
+}
+"""Properties by address, of folders that are not listed in full."""
+
+
 class Hostile(BaseHTTPRequestHandler):
-    """Answers without end, or leads to another machine."""
+    """Answers in part or without end, or leads to another machine."""
 
     def do_PROPFIND(self) -> None:
         self.send_response(302 if "away" in self.path else 207)
         self.send_header("Location", "http://169.254.169.254/latest/")
         self.end_headers()
+        if (listing := LISTINGS.get(self.path)) is not None:
+            rows = [f"<d:response><d:href>{at}</d:href>{of}</d:response>" for at, of in listing.items()]
+            self.wfile.write(f'<d:multistatus xmlns:d="DAV:">{"".join(rows)}</d:multistatus>'.encode())
+            return
         with suppress(OSError):
             while "away" not in self.path:
                 self.wfile.write(b"<a/>" * 1_000)
@@ -124,12 +139,21 @@ class Hostile(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("path", "reason"), [("endless", "it has more than"), ("away", "169.254.169.254 is not")]
+    ("path", "reason"),
+    [
+        ("endless", "it has more than"),
+        ("away", "169.254.169.254 is not"),
+        ("none", "does not list /none as a folder"),
+        ("file", "does not list /file as a folder"),
+        ("forbidden", "/forbidden/a is forbidden"),
+        ("untyped", "lists /untyped/a, of unknown type"),
+        ("other", "lists /others/a, of unknown type, in /other"),
+    ],
 )
-def test_a_hostile_webdav_server_is_left(
+def test_a_webdav_server_that_does_not_list_a_folder_in_full_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
 ) -> None:
-    monkeypatch.setattr(storage, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(storage, "MOST_LISTED", 1 << 20)
     monkeypatch.setattr(storage, "is_of_the_internet", lambda address: address.is_loopback)
     with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -151,10 +175,13 @@ def s3() -> Iterator[str]:
     server.stop()
 
 
-def test_the_objects_of_a_bucket_are_followed(kb: Kb, tmp_path: Path, s3: str) -> None:
+def test_the_objects_of_a_bucket_are_followed(
+    kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: str
+) -> None:
     """An object that stands for a folder is no file; a bucket that is away removes nothing."""
     import boto3
 
+    monkeypatch.setattr(storage, "_KEYS", 1)
     secret = tmp_path / "secret.json"
     secret.write_text(json.dumps({"key": "a", "secret": "b", "region": "us-east-1", "endpoint_url": s3}))
     client = boto3.client(
@@ -187,3 +214,11 @@ def test_the_objects_of_a_bucket_are_followed(kb: Kb, tmp_path: Path, s3: str) -
     client.close()
     assert sync() == {"failed": ["docs"]}
     assert set(held(kb, "bucket")) == {"a.md"}
+
+
+def test_the_environment_does_not_change_the_endpoint_of_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    bucket = storage.Bucket("s3://stones", tmp_path, private=False, credentials={"region": "us-east-1"})
+    assert "127.0.0.1" not in bucket._files.connect().meta.endpoint_url

@@ -97,6 +97,9 @@ _GROUPS = 2
 """Maximum number of groups of one kind in progress: the engine prepares one while the server does another."""
 GROUP_WRITES = 16
 """Maximum number of works in a transaction."""
+GROUP_LOCK_MS = 5_000
+"""Time that a group waits for one lock, in milliseconds; a lost engine may hold it until the server notices.
+"""
 BEATS = 3
 """Heartbeats per lifetime of a lease."""
 _FILE_LEASES = 4
@@ -201,7 +204,7 @@ class PostgresStore(Store):
         self._background: list[asyncio.Task[None]] = []
         self._callback: StoreEventCallback = lambda _: False
         self._alone_until = 0.0
-        self._groups: defaultdict[str, _Group] = defaultdict(lambda: _Group(self._transact, self._through))
+        self._groups: defaultdict[str, _Group] = defaultdict(lambda: _Group(self._together, self._through))
         self._owed: dict[str, list[int]] = {}
         """The calls to be made, by lane, with the listeners of the engines that have no room."""
         self._owing = asyncio.Event()
@@ -377,6 +380,13 @@ class PostgresStore(Store):
         (answer,) = await _answered(partial(self._transact, [work], bounds))
         return answer
 
+    async def _together(self, works: Sequence[Work[Any]]) -> list[Any]:
+        async def impatient(write: Write) -> None:
+            await write.rows(f"SET LOCAL lock_timeout = {GROUP_LOCK_MS}")
+
+        _, *answers = await self._transact([impatient, *works])
+        return answers
+
     async def _transact(self, works: Sequence[Work[T]], bounds: Bounds | None = None) -> list[T]:
         """Return the results of the works, done in one transaction."""
         async with self._connections.writing() as db:
@@ -516,8 +526,9 @@ class PostgresStore(Store):
 class _Group:
     """Works of one kind. The ones that arrive while others are in progress wait, and share a transaction.
 
-    If it fails, each is done alone, so that a fault or a conflict concerns its own work only; that is rare,
-    and needs no savepoints. No work waits for further ones to arrive.
+    If it fails, or waits too long for a lock, each is done alone and beside the next groups, so that a fault
+    or a conflict concerns its own work only; that is rare, and needs no savepoints. No work waits for further
+    ones to arrive.
     """
 
     def __init__(
@@ -529,22 +540,22 @@ class _Group:
         self._alone = alone
         self._waiting: deque[tuple[Work[Any], asyncio.Future[Any]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
+        self._running_alone: set[asyncio.Task[None]] = set()
 
     async def run(self, work: Work[T]) -> T:
         """Return the result of the work once its transaction is committed."""
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((work, outcome))
         if len(self._running) < _GROUPS:
-            task = asyncio.create_task(self._run_waiting())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            _start(self._run_waiting(), self._running)
         return await outcome
 
     async def _run_waiting(self) -> None:
         while self._waiting:
             group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_WRITES))]
-            if len(group) == 1 or not await self._run_together(group):
-                await asyncio.gather(*(self._run_alone(*one) for one in group))
+            if not await self._run_together(group):
+                for one in group:
+                    _start(self._run_alone(*one), self._running_alone)
 
     async def _run_together(self, group: Sequence[tuple[Work[Any], asyncio.Future[Any]]]) -> bool:
         """Return False if nothing was changed."""
@@ -565,6 +576,12 @@ class _Group:
             outcome.set_result(await self._alone(work))
         except Exception as error:  # noqa: BLE001 - raised to the caller
             outcome.set_exception(error)
+
+
+def _start(work: Coroutine[Any, Any, None], running: set[asyncio.Task[None]]) -> None:
+    task = asyncio.create_task(work)
+    running.add(task)
+    task.add_done_callback(running.discard)
 
 
 async def _answered(work: Callable[[], Awaitable[T]]) -> T:

@@ -314,6 +314,8 @@ async def once(
     """
     if idempotency is None:
         return await operation(write, *args, **kwargs)
+    if operation in TOGETHER:  # the transaction may hold several keys: two of these would wait for each other
+        await write.hold_queue()
     await write.hold_key(idempotency)
     if (earlier := await answer_to(write, idempotency)) is not None:
         kept: A = msgspec.json.decode(earlier, type=get_type_hints(operation)["return"])

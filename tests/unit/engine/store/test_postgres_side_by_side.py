@@ -14,12 +14,13 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import CollectionRequest
 from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
-from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.port import EmbedderIdentity, LeasedJob
+from kb_engine.store.postgres import postgres_store
 from kb_engine.store.postgres.connection import connect
 from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 from kb_engine.store.postgres.transaction import layout_version, set_embedder
-from kb_engine.store.repository import collections, documents, state
+from kb_engine.store.repository import collections, documents, jobs, state
 from kb_engine.store.repository.transaction import Read
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, new_database
@@ -77,6 +78,40 @@ async def test_groups_of_two_engines_with_the_same_contents_do_not_block_each_ot
     ]
     done = await asyncio.gather(*committing)
     assert sorted(job.deduplicated for job in done if job) == [False] * 10 + [True] * 10
+
+
+async def test_notes_that_wait_for_another_engine_do_not_hold_up_others(
+    one: Base, other: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are as many as there may be groups."""
+    monkeypatch.setattr(postgres_store, "GROUP_LOCK_MS", 100)
+    held = await other.lease(new_note("same"))
+    same = [await one.lease(new_note("same", tags=[str(number)])) for number in range(2)]
+    different = [await one.lease(new_note(str(number))) for number in range(4)]
+
+    def committing(leased: LeasedJob) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(one.store.write(documents.commit_note, leased, prepared("n")))
+
+    async with in_flight(other, documents.commit, held, prepared("n")):
+        blocked = [committing(leased) for leased in same]
+        assert all(await asyncio.gather(*map(committing, different[:2])))
+        assert all(await asyncio.gather(*map(committing, different[2:])))
+        assert not any(each.done() for each in blocked)
+    assert all(job.deduplicated for job in await asyncio.gather(*blocked))
+
+
+async def test_groups_of_two_engines_with_the_same_keys_do_not_block_each_other(database: Database) -> None:
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    before = await database.value(deadlocks)
+    async with opened(database) as one, opened(database) as other:
+        accepting = (
+            base.store.once(key(str(number)), jobs.accept, new_note(str(number)))
+            for base, numbers in ((one, range(30)), (other, reversed(range(30))))
+            for number in numbers
+        )
+        accepted = await asyncio.gather(*accepting)
+    assert len({job.id for job in accepted}) == 30
+    assert await database.value(deadlocks) == before
 
 
 async def test_changes_of_other_documents_go_on_beside_a_commit(one: Base, other: Base) -> None:

@@ -19,7 +19,7 @@ async def test_counts_of_several_engines_add_up_and_survive_a_restart(base: Base
     for number in range(2):
         one = Questions(base.store, keeps_texts=True)
         one.pending.append((m.SearchRequest(query="granite"), True))
-        one.pending.append((m.SearchRequest(query=f" no such stone {number}\0 "), False))
+        one.pending.append((m.SearchRequest(query=f" no such stone\0{number} "), False))
         assert sums(await one.by_day()) == (2 * number + 2, number + 1)
         await one.stop()
         assert sums(await one.by_day()) == (2 * number + 2, number + 1)
@@ -27,7 +27,7 @@ async def test_counts_of_several_engines_add_up_and_survive_a_restart(base: Base
     async with opened(base.place) as again:
         one = Questions(again.store, keeps_texts=True)
         assert sums(await one.by_day()) == (4, 2)
-        assert await one.texts() == ["no such stone 1", "no such stone 0"]
+        assert await one.texts() == ["no such stone\0001", "no such stone\0000"]
 
 
 async def test_the_latest_texts_are_kept_and_none_without_the_setting(base: Base) -> None:

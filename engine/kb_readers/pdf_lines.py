@@ -19,9 +19,12 @@ from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
+from kb_readers.pdf_bidi import Place, has_right_to_left, is_from_right, logical, logical_order, seen_order
+
 _CELL_GAP = 1.2  # minimum gap between table columns, in sizes of the text: wider than in justified lines
 _LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
-_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark for a removed hyphen
+_JOINED = "\ufffe"  # PDFium's mark for a removed hyphen
+_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")
 # PDFium's mark of a joined word, characters that are no text, and ligatures of one character.
 _CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
     0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
@@ -34,12 +37,14 @@ _BOLD = re.compile(rb"bold|black|heavy|demi|[a-z]{2}bx\d|-medi\b|[-,]bd", re.IGN
 _FONT_NAME_BYTES = 128
 _ANOTHER_SIZE = 1.6  # minimum ratio of sizes of two texts in one line
 _FEWEST_LETTERS = 4  # of a text in a line: superscripts and initials have fewer
-_ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627\u0671]\u0644")
 _MOST_SLANT = 5  # of a level line, in degrees: scanned pages lie askew
 
 
 class Line(NamedTuple):
-    """One line of a page; lengths in points, along and across the direction of the line."""
+    """One line of a page; lengths in points, along and across the direction of the line.
+
+    They are negative along a line of right-to-left script, so that they grow in reading direction.
+    """
 
     cells: list[str]
     """Its text, split at wide gaps."""
@@ -62,14 +67,8 @@ def lines_of(page: Any, textpage: Any, text: str) -> list[Line]:
     """Return the lines of `text`, the whole text of the page, without those that are not seen."""
     seen = _Characters(page, textpage)
     found: list[Line] = []
-    start = 0  # of the line, in UTF-16 code units
-    for line in text.split("\r\n"):
-        units: Sequence[int] = range(start, start + len(line))
-        if not line.isascii() and max(line) > "\uffff":
-            units = list(accumulate((1 + (each > "\uffff") for each in line), initial=start))
-        if line.strip():
-            found += seen.lines(line, units)
-        start = (units[-1] + 1 + (line[-1] > "\uffff") if line else start) + 2
+    for line, units in _with_units(text):
+        found += seen.lines(line, units)
     level = [line for line in found if line.text and not line.turn]
     turned = [line for line in found if line.text and line.turn]
     # Move a footer that was drawn first to the end, and a header that was drawn last to the start.
@@ -80,6 +79,28 @@ def lines_of(page: Any, textpage: Any, text: str) -> list[Line]:
     if len(level) > feet and level[0].first_base < min(line.last_base for line in level[feet:]):
         level = level[feet:] + level[:feet]
     return [*header, *level, *turned]
+
+
+def logical_numbers(page: Any, textpage: Any, most: int) -> list[int]:
+    """Return PDFium's numbers of the first characters of a page, in logical order."""
+    count = min(most, textpage.count_chars())
+    text = textpage.get_text_range(0, count) if count > 0 else ""
+    if not has_right_to_left(text):
+        return list(range(count))
+    seen = _Characters(page, textpage)
+    return [number for line, units in _with_units(text) for number in seen.numbers(line, units)]
+
+
+def _with_units(text: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield lines with the number of each character in UTF-16 code units, without empty lines."""
+    start = 0  # of the line
+    for line in text.split("\r\n"):
+        units: Sequence[int] = range(start, start + len(line))
+        if not line.isascii() and max(line) > "\uffff":
+            units = list(accumulate((1 + (each > "\uffff") for each in line), initial=start))
+        if line.strip():
+            yield line, units
+        start = (units[-1] + 1 + (line[-1] > "\uffff") if line else start) + 2
 
 
 class _Place(NamedTuple):
@@ -100,7 +121,6 @@ class _Characters:
 
     def lines(self, line: str, units: Sequence[int]) -> Iterator[Line]:
         """Yield the seen parts of a line of text, which may run off the page, or into a stamp."""
-        line = _ALEF_LAM.sub(lambda pair: self._in_order(pair, units), line)
         first, last = len(line) - len(line.lstrip()), len(line.rstrip()) - 1
         place = self._place(units[first])
         if place == self._place(units[last]):
@@ -141,35 +161,63 @@ class _Characters:
         count = raw.FPDFText_GetFontInfo(self._textpage, self._number(unit), name, _FONT_NAME_BYTES, None)
         return 0 < count <= _FONT_NAME_BYTES and bool(_BOLD.search(name.value))
 
-    def _line(self, line: str, units: Sequence[int], turn: int, size: float) -> Line:
-        first, last = units[len(line) - len(line.lstrip())], units[len(line.rstrip()) - 1]
-        angle = turn + self._rotation
+    def numbers(self, line: str, units: Sequence[int]) -> list[int]:
+        """Return PDFium's numbers of the characters of a line in logical order."""
+        first = units[len(line) - len(line.lstrip())]
+        angle, size = self._place(first).turn + self._rotation, self._size(first)
+        line, units = self._as_seen(line, units, angle, size)
+        if not _is_reordered(line):
+            return list(map(self._number, units))
+        cells, from_right = self._cells(line, units, angle, size), is_from_right(line)
+        return [
+            self._number(units[cell.start + index])
+            for cell in (reversed(cells) if from_right else cells)
+            for index in logical_order(line[cell], from_right=_direction(line[cell], from_right))
+        ]
+
+    def _as_seen(self, line: str, units: Sequence[int], angle: int, size: float) -> tuple[str, Sequence[int]]:
+        """Return a line with right-to-left script as it is seen, from left to right."""
+        if not _is_reordered(line):
+            return line, units
+        places = [Place(_turned(*self._origin(unit), angle)[0], *self._extent(unit, angle)) for unit in units]
+        order = seen_order(line, places, size)
+        return "".join(line[index] for index in order), [units[index] for index in order]
+
+    def _cells(self, line: str, units: Sequence[int], angle: int, size: float) -> list[slice]:
         cells, begin = [], 0
         for gap in re.finditer(" +", line):
             if not gap.start() or gap.end() == len(line):
                 continue
             before, after = units[gap.start() - 1], units[gap.end()]
             if self._extent(after, angle)[0] - self._extent(before, angle)[1] > _CELL_GAP * size:
-                cells.append(line[begin : gap.start()])
+                cells.append(slice(begin, gap.start()))
                 begin = gap.end()
-        cells.append(line[begin:])
+        return [*cells, slice(begin, len(line))]
+
+    def _line(self, line: str, units: Sequence[int], turn: int, size: float) -> Line:
+        angle = turn + self._rotation
+        line, units = self._as_seen(line, units, angle, size)
+        first, last = units[len(line) - len(line.lstrip())], units[len(line.rstrip()) - 1]
+        left, right = self._extent(first, angle)[0], self._extent(last, angle)[1]
+        cells = [line[cell] for cell in self._cells(line, units, angle, size)]
+        if _is_reordered(line):
+            from_right = is_from_right(line)
+            cells = [logical(cell, from_right=_direction(cell, from_right)) for cell in cells]
+            if from_right:
+                cells.reverse()
+                first, last, left, right = last, first, -right, -left
         cleaned = (_COMPOUND.sub(_with_hyphen, _with_ligatures(cell)).translate(_CLEANED) for cell in cells)
         cells = [" ".join(_LEADERS.sub(" … ", cell).split()) for cell in cleaned]
         return Line(
             list(filter(None, cells)),
             size,
             turn,
-            self._extent(first, angle)[0],
-            self._extent(last, angle)[1],
+            left,
+            right,
             _turned(*self._origin(first), angle)[1],
             _turned(*self._origin(last), angle)[1],
             self._is_bold(first) and self._is_bold(last),
         )
-
-    def _in_order(self, pair: re.Match[str], units: Sequence[int]) -> str:
-        """Return lam before alef if both are one letter of the font: PDFium reverses the two."""
-        alef, lam = (self._origin(units[index]) for index in (pair.start(), pair.start() + 1))
-        return pair[0][::-1] if alef == lam else pair[0]
 
     def _place(self, unit: int) -> _Place:
         x, y = self._origin(unit)
@@ -202,6 +250,17 @@ class _Characters:
             return box.left, box.right
         places = [_turned(x, y, angle)[0] for x in (box.left, box.right) for y in (box.bottom, box.top)]
         return min(places), max(places)
+
+
+def _is_reordered(line: str) -> bool:
+    """True for a line with right-to-left script, unless PDFium joined it with the next one."""
+    return has_right_to_left(line) and _JOINED not in line
+
+
+def _direction(cell: str, of_line: bool | None) -> bool:
+    """True if a cell runs from the right: by its letters, or those of the line."""
+    own = is_from_right(cell)
+    return bool(of_line if own is None else own)
 
 
 def _turned(x: float, y: float, angle: int) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 from unicodedata import normalize
 
@@ -23,6 +23,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, damaged
 from kb_readers.model import Context, Picture
 from kb_readers.pdf import open_pdf
+from kb_readers.pdf_lines import logical_numbers
 
 MOST_PIXELS = 2_000_000
 """Maximum size of a picture: an A4 page has 1,190 by 1,680 pixels."""
@@ -63,11 +64,19 @@ def _scale(width: float, height: float) -> float:
 def _places(page: Any, text: str) -> Iterator[tuple[float, float, float, float]]:
     """Yield left, bottom, right and top, in points, of the parts of lines that the text has."""
     with closing(page.get_textpage()) as layer:
-        count = min(_MOST_CHARS, layer.count_chars())
-        signs = [chr(raw.FPDFText_GetUnicode(layer, index)) for index in range(count)]
+        numbers = logical_numbers(page, layer, _MOST_CHARS)
+        signs = [chr(raw.FPDFText_GetUnicode(layer, number)) for number in numbers]
         for start, end in matching_runs(signs, text):
-            for index in range(layer.count_rects(start, end - start)):
-                yield layer.get_rect(index)
+            for first, count in _consecutive(sorted(set(numbers[start:end]))):
+                for index in range(layer.count_rects(first, count)):
+                    yield layer.get_rect(index)
+
+
+def _consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield first number and length of the runs of consecutive numbers."""
+    for _, run in groupby(enumerate(numbers), key=lambda each: each[1] - each[0]):
+        (_, first), *more = run
+        yield first, 1 + len(more)
 
 
 def matching_runs(signs: Sequence[str], text: str) -> list[tuple[int, int]]:

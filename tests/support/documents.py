@@ -10,6 +10,7 @@ import random
 import zipfile
 from collections.abc import Callable, Mapping
 from io import BytesIO
+from string import ascii_letters
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
@@ -103,6 +104,39 @@ def docx_package(document: str, more: Mapping[str, bytes] = MappingProxyType({})
         for name, data in members.items():
             archive.writestr(name, data)
     return packed.getvalue()
+
+
+def seen_pdf(lines: list[list[str]], *, by_letter: bool = False) -> bytes:
+    """A page of lines of glyphs from left to right, each with its characters.
+
+    They are drawn as one text, or by letter with the marked content of Chromium.
+    """
+    glyphs = sorted({glyph for line in lines for glyph in line})
+    codes = dict(zip(glyphs, ascii_letters, strict=False))  # shapes of about one height
+    characters = {glyph: glyph.encode("utf-16-be").hex() for glyph in glyphs}
+    rows = "\n".join(f"<{ord(code):X}> <{characters[glyph]}>" for glyph, code in codes.items())
+    ranges = "begincmap 1 begincodespacerange <00> <FF> endcodespacerange"
+    content = ""
+    for row, line in enumerate(lines):
+        content += f"BT /F1 10 Tf 1 0 0 1 60 {792 - 14 * row} Tm "
+        if by_letter:
+            content += "/ReversedChars BMC "
+            for glyph in line:
+                content += f"/Span <</ActualText <FEFF{characters[glyph]}>>> BDC ({codes[glyph]}) Tj EMC "
+            content += "EMC ET "
+        else:
+            content += f"({''.join(codes[glyph] for glyph in line)}) Tj ET "
+    return pdf_file(
+        [
+            b"<< /Type /Catalog /Pages 2 0 R >>",
+            b"<< /Type /Pages /Kids [6 0 R] /Count 1 /MediaBox [0 0 595 842] >>",
+            b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /FirstChar 65 /LastChar 122 "
+            b"/Widths [%b] /ToUnicode 4 0 R >>" % (b"500 " * 58),
+            pdf_stream(f"{ranges} {len(codes)} beginbfchar\n{rows}\nendbfchar endcmap".encode()),
+            pdf_stream(content.encode()),
+            b"<< /Type /Page /Parent 2 0 R /Contents 5 0 R /Resources << /Font << /F1 3 0 R >> >> >>",
+        ]
+    )
 
 
 def looping_pdf() -> bytes:

@@ -14,7 +14,14 @@ from kb_load.pdf import pdf_file, pdf_of, pdf_stream
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Limits, PagesCounted, Progress
 from kb_readers.pdf import check_page_tree, read_pdf, title_of_pdf
-from tests.support.documents import LOCKED_TRAILER, bushy_pdf, large_pdf, looping_pdf, sentence_of_page
+from tests.support.documents import (
+    LOCKED_TRAILER,
+    bushy_pdf,
+    large_pdf,
+    looping_pdf,
+    seen_pdf,
+    sentence_of_page,
+)
 from tests.support.reading import refusal
 
 refused = partial(refusal, read_pdf)
@@ -446,8 +453,9 @@ def test_an_address_beside_a_title_and_a_large_initial_do_not_change_the_type_of
     assert tiny.endswith("Tiny stones")
 
 
+@pytest.mark.parametrize("by_letter", [False, True], ids=["as one text", "by letter"])
 @pytest.mark.parametrize(
-    ("glyphs", "word"),
+    ("seen", "text"),
     [
         (["ت", "لا", "ك", "ش", "م", "ل", "ا"], "المشكلات"),
         (["ت", "\ufefc", "ك", "ش", "م", "ل", "ا"], "المشكلات"),
@@ -456,17 +464,28 @@ def test_an_address_beside_a_title_and_a_large_initial_do_not_change_the_type_of
         (["ل", "ا", "ب", "ق", "ت", "س", "لا", "ا"], "الاستقبال"),
         (["ن", "لا", "ا", "\ufb56"], "پالان"),
         (["ف", "ل", "أ"], "ألف"),
+        (["\ufe96", "\ufef4", "\ufee7", "\ufe8d"], "انيت"),
+        ("ةميدقلا تينارجلا قوف", "فوق الجرانيت القديمة"),
+        (
+            "ةخضم Grundfos CR 32-4 ماع يف ،2024 اهنزوو 12.5 غك",
+            "كغ 12.5 ووزنها 2024، في عام Grundfos CR 32-4 مضخة",
+        ),
+        ("12.5 = ٤٥٫٦ :نزولا", "الوزن: ٤٥٫٦ = 12.5"),
+        (".12-05-2024 خيرات", "تاريخ 2024-05-12."),
+        (".50% ריחמ ,12-3 דומע", "עמוד 12-3, מחיר 50%."),
+        ("(היינש) הרודהמ", "מהדורה (שנייה)"),
+        (")היינש( הרודהמ", "מהדורה (שנייה)"),
+        ("ISO 9001 (1) ןקתה יפל", "לפי התקן ISO 9001 (1)"),
+        ("an old word תינרג רוחש (see 45) here", "an old word שחור גרנית (see 45) here"),
+        (["ם", "וֹ", "ל", "שָׁ"], "שָׁלוֹם"),
     ],
 )
-def test_lam_before_alef_keeps_its_place_in_a_ligature(glyphs: list[str], word: str) -> None:
-    """Glyphs are drawn from left to right; the ligature is one of them, with two characters."""
-    rows = "\n".join(f"<{65 + n:X}> <{glyph.encode('utf-16-be').hex()}>" for n, glyph in enumerate(glyphs))
-    characters = pdf_stream(
-        b"begincmap 1 begincodespacerange <00> <FF> endcodespacerange %d beginbfchar\n%b\nendbfchar endcmap"
-        % (len(glyphs), rows.encode())
-    )
-    drawn_word = set_at(60, 700, "".join(chr(65 + n) for n in range(len(glyphs))))
-    assert read_pdf(page_of(drawn_word, b"", b"/ToUnicode 4 0 R", (characters,))).pages[0].text == word
+def test_a_line_of_right_to_left_script_is_in_logical_order(
+    seen: str | list[str], text: str, by_letter: bool
+) -> None:
+    """Glyphs are drawn from left to right, ligatures with several characters; brackets as seen or meant."""
+    (page,) = read_pdf(seen_pdf([list(seen)], by_letter=by_letter)).pages
+    assert page.text == text
 
 
 ROMAN = ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, get_args
@@ -26,6 +25,7 @@ from kb_contracts.access.keys import published_in
 from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
+from kb_engine.cores import CORES
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.parts import Part, index_parts, parts, store_part
 from kb_engine.ranking_settings import RankingSettings
@@ -40,13 +40,12 @@ _MOST_SEARCH_PROCESSES = 4
 
 def _default_workers() -> int:
     # All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
-    return min(_MOST_WORKERS, os.cpu_count() or 1)
+    return min(_MOST_WORKERS, CORES)
 
 
 def _default_search_processes() -> int:
     # One core is left for requests. Each process takes memory of its own, some 30 MiB.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_SEARCH_PROCESSES, cores - 1)
+    return min(_MOST_SEARCH_PROCESSES, CORES - 1)
 
 
 class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):

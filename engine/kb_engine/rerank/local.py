@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kb_engine.api.reranking import RerankFailed
+from kb_engine.cores import CORES
 from kb_engine.embed.fastembed_model import listed_model, prepare_runtime
 from kb_engine.embed.own_model import PASSAGES, QUESTIONS
 from kb_engine.model_files import ModelFolder
@@ -29,7 +29,7 @@ from kb_engine.start_errors import DriverMissing
 if TYPE_CHECKING:
     from fastembed.rerank.cross_encoder import TextCrossEncoder
 
-_THREADS = min(2, os.cpu_count() or 1)
+_THREADS = min(2, CORES)
 _TYPICAL_CHARS = 1_000
 """Length of a passage, in characters, by which the number of candidates is measured."""
 _RESERVE = 0.8

@@ -7,7 +7,6 @@ setting and does not depend on the installed packages, so that vectors change on
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kb_engine.cores import CORES
 from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.onnx_model import missing_package
 from kb_engine.embed.protocol import EmbedderUnavailable
@@ -37,7 +37,7 @@ class MiniLMOnOpenVino(MiniLM):
     """MiniLM on the OpenVINO runtime."""
 
     def open_session(self, model: bytes) -> OpenVinoSession:
-        return OpenVinoSession(model, at_once=self.queries_at_once + (os.cpu_count() or 1))
+        return OpenVinoSession(model, at_once=self.queries_at_once + CORES)
 
 
 class OpenVinoSession:

@@ -26,7 +26,7 @@ from kb_engine.store.clock import SteadyClock, elapsed_seconds
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import search
 from kb_engine.store.sqlite.connection import SqliteRead, connect, roll_back, value
-from kb_engine.store.sqlite.search_processes import DECLINED, HEAD, SHARED, Shared, encode_found
+from kb_engine.store.sqlite.search_processes import DECLINED, HEAD, MAPPED, IndexFiles, encode_found
 from kb_engine.store.sqlite.sqlite_store import look_up, run_to_end
 from kb_engine.store.store import bounded, utc_now
 
@@ -44,28 +44,28 @@ class Searcher:
         self._state = State(0)
         self._generation = -1
 
-    def answer(self, question: Query | Shared) -> bytes:
+    def answer(self, question: Query | IndexFiles) -> bytes:
         match question:
-            case Shared():
-                return SHARED if self._take(question) else DECLINED
+            case IndexFiles():
+                return MAPPED if self._take(question) else DECLINED
             case Query():
                 found = self._found(question)
                 return DECLINED if found is None else encode_found(found)
             case _:
                 assert_never(question)
 
-    def _take(self, shared: Shared) -> bool:
+    def _take(self, files: IndexFiles) -> bool:
         """Map the files of a state; False if one of them was replaced meanwhile."""
-        if shared.parts is not None:
+        if files.parts is not None:
             try:
                 parts = [
-                    Part(open_segment(file, shared.dimensions), file.name, alive)
-                    for file, alive in shared.parts
+                    Part(open_segment(file, files.dimensions), file.name, alive)
+                    for file, alive in files.parts
                 ]
             except (UnreadableIndexFile, OSError):
                 return False
-            self._state = State(shared.dimensions, tuple(parts))
-        self._generation = shared.generation
+            self._state = State(files.dimensions, tuple(parts))
+        self._generation = files.generation
         return True
 
     def _found(self, query: Query) -> Found | None:

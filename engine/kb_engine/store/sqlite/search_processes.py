@@ -52,8 +52,8 @@ HEAD = Struct("<I")
 """Precedes each message: its length in bytes."""
 DECLINED = b""
 """The answer of a process that cannot answer; any other answer is a `Found`."""
-SHARED = b"shared"
-"""The answer to a `Shared` whose files are mapped."""
+MAPPED = b"mapped"
+"""The answer to a `IndexFiles` whose files are mapped."""
 encode_found = msgspec.json.Encoder().encode  # JSON, for integers of any size in metadata
 _decode_found = msgspec.json.Decoder(Found).decode
 
@@ -73,7 +73,7 @@ _FAILURE_PAUSE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class IndexFiles:
     """A state of the index: the files of its parts with their living rows, and its generation of the base.
 
     `parts` None: the state that was shared before.
@@ -110,7 +110,7 @@ class ProcessLost(Exception):
 class SearchProcesses:
     """Up to `most` processes that search the base at `path`.
 
-    `shared` is the state that at least one of them has; None: there is none.
+    `state` is the one that at least one of them has; None: there is none.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SearchProcesses:
         self._index = index
         self._most = most
         self._snapshot = snapshot
-        self.shared: State | None = None
+        self.state: State | None = None
         self._processes: list[_SearchProcess] = []
         self._keeping: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
@@ -139,7 +139,7 @@ class SearchProcesses:
         self._overlaps += 1
         if self._keeping is None and self._overlaps >= _OVERLAPS:
             self._keeping = asyncio.create_task(self._keep())
-        elif self.shared is not self._index.state:
+        elif self.state is not self._index.state:
             self._woken.set()
 
     @property
@@ -159,7 +159,7 @@ class SearchProcesses:
         if (answer := await process.ask(query, _SILENT_SECONDS)) != DECLINED:
             return _decode_found(answer)
         process.state = None  # the base has changed, or the process is lost
-        self._note_shared()
+        self._note_state()
         self._woken.set()
         return None
 
@@ -185,7 +185,7 @@ class SearchProcesses:
                     async with asyncio.timeout(_UNUSED_SECONDS):
                         await self._woken.wait()
         finally:
-            self.shared, self._overlaps = None, 0
+            self.state, self._overlaps = None, 0
             ended, self._processes = self._processes, []
             await asyncio.shield(asyncio.gather(*(each.end() for each in ended)))
             await asyncio.to_thread(shutil.rmtree, folder_of(self._path), ignore_errors=True)
@@ -218,15 +218,15 @@ class SearchProcesses:
             parts: list[tuple[Path, Mask | None]] | None = None
             for process in behind:
                 if process.known is state:
-                    shared = Shared(generation, state.dimensions, None)
+                    sent = IndexFiles(generation, state.dimensions, None)
                 else:
                     if parts is None:
                         parts = await asyncio.to_thread(self._written, state, folder, files)
-                    shared = Shared(generation, state.dimensions, parts)
-                if await process.ask(shared, _START_SECONDS) == SHARED:
+                    sent = IndexFiles(generation, state.dimensions, parts)
+                if await process.ask(sent, _START_SECONDS) == MAPPED:
                     process.state = process.known = state
         finally:
-            self._note_shared()
+            self._note_state()
             for file in files:
                 file.unlink(missing_ok=True)
         return max(_LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
@@ -245,8 +245,8 @@ class SearchProcesses:
                 parts.append((files[-1], None))
         return parts
 
-    def _note_shared(self) -> None:
-        self.shared = next((each.state for each in self._processes if each.state is not None), None)
+    def _note_state(self) -> None:
+        self.state = next((each.state for each in self._processes if each.state is not None), None)
 
 
 class _SearchProcess(asyncio.Protocol):
@@ -293,7 +293,7 @@ class _SearchProcess(asyncio.Protocol):
         """True if the process has ended."""
         return self._transport is None
 
-    async def ask(self, question: Query | Shared, seconds: float) -> bytes:
+    async def ask(self, question: Query | IndexFiles, seconds: float) -> bytes:
         """Return the answer of the process; `DECLINED` if it ends. It is killed if it is silent for
         `seconds`.
         """

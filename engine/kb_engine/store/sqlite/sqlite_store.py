@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import shutil
 import threading
 from collections import deque
@@ -32,6 +31,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import apsw
 
 from kb_contracts.api.errors import EngineError
+from kb_engine.cores import CORES
 from kb_engine.index.embedded import vectors
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
@@ -73,13 +73,13 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
 READERS = 3
-SCANNERS = min(3, max(1, (os.cpu_count() or 1) - 1))
+SCANNERS = min(3, max(1, CORES - 1))
 """Number of threads that compare vectors while reader threads look up words."""
-SEARCHES = max(1, min(READERS, (os.cpu_count() or 1) // 2))
+SEARCHES = max(1, min(READERS, CORES // 2))
 """Number of concurrent searches; each uses two threads. More would compete for the interpreter's lock and
 slow down all searches.
 """
-SPARE_CORES = max(0, (os.cpu_count() or 1) - 2 * SEARCHES)
+SPARE_CORES = max(0, CORES - 2 * SEARCHES)
 """Number of searches of a large index that are handed to other processes at a time: those here use the other
 cores.
 """
@@ -427,7 +427,7 @@ class SqliteStore(Store):
         if self._answers_at_once(query):
             self._under_way += 1
             try:
-                if (found := await self._found_beside(query)) is not None:
+                if (found := await self._found_by_process(query)) is not None:
                     return found
                 return await self._ask(query, partial(self._found, query), ahead)
             finally:
@@ -440,17 +440,17 @@ class SqliteStore(Store):
 
         return await self._search_for_wording(query, find)
 
-    async def _found_beside(self, query: Query) -> Found | None:
+    async def _found_by_process(self, query: Query) -> Found | None:
         """Return the answer of another process; None if the search is to be done here."""
-        beside = self.search_processes
-        if beside is None or self._lost:
+        processes = self.search_processes
+        if processes is None or self._lost:
             return None
         is_large = self._index.state.size >= vectors.BESIDE_ROWS
-        if is_large and not (self._searching.locked() and beside.under_way < SPARE_CORES):
+        if is_large and not (self._searching.locked() and processes.under_way < SPARE_CORES):
             return None
         if self._under_way > 1:
-            beside.crowded()
-        return await beside.found(query) if beside.shared is self._index.state else None
+            processes.crowded()
+        return await processes.found(query) if processes.state is self._index.state else None
 
     def _found(self, query: Query, read: SqliteRead, looked_up: _LookedUp) -> Found:
         return run_to_end(search.found(read, query, self._best(query, read, looked_up)))

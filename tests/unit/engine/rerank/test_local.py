@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from kb_engine.api.reranking import RerankFailed
 from kb_engine.composition import reranker_from
+from kb_engine.cores import CORES
 from kb_engine.rerank.local import LocalReranker
 from kb_engine.rerank.rerank_settings import RerankSettings
 from kb_engine.settings import EngineSettings
@@ -57,7 +57,7 @@ async def test_candidates_are_as_many_as_are_read_in_time(tmp_path: Path) -> Non
     eighths = itertools.count()
     reranker = made(tmp_path, lambda: next(eighths) / 8)
     await loaded(reranker)
-    assert reranker.candidates == int(6.4 * min(2, os.cpu_count() or 1))
+    assert reranker.candidates == int(6.4 * min(2, CORES))
     scores = await reranker.scores("quarry", ["granite"] * 50)
     read = sum(score > 0 for score in scores)
     assert 0 < read <= 8

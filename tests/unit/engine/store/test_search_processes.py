@@ -66,7 +66,7 @@ async def shared(base: Base) -> None:
 
     async def is_shared() -> bool:
         await asyncio.gather(*(ask(base) for _ in range(4)))
-        return beside.shared is index.state
+        return beside.state is index.state
 
     await eventually_async(is_shared)
 

@@ -41,7 +41,7 @@ from kb_contracts.semantics.search import (
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
-from kb_engine.questions import MOST_PENDING
+from kb_engine.questions import MOST_PENDING, Questions
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
@@ -49,6 +49,14 @@ from kb_engine.store.store import Store, utc_now
 from kb_http.mount import Incoming
 
 _LOST = "{} passages have no vector and were left out. kb check --repair makes the vectors anew."
+
+
+def _count(
+    questions: Questions, request: m.SearchRequest | r.VectorSearchRequest, *, is_answered: bool
+) -> None:
+    questions.pending.append((request, is_answered))
+    if len(questions.pending) >= MOST_PENDING:
+        questions.count()
 
 
 class SearchApi:
@@ -63,10 +71,7 @@ class SearchApi:
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
         answer = await self.answer(incoming.body, incoming.access.reach)
-        questions = self._engine.questions
-        questions.pending.append((incoming.body, answer.total > 0 and not answer.weak))
-        if len(questions.pending) >= MOST_PENDING:
-            questions.count()
+        _count(self._engine.questions, incoming.body, is_answered=answer.total > 0 and not answer.weak)
         return answer
 
     async def answer(self, request: m.SearchRequest, reach: Reach | None = None) -> m.SearchResponse:
@@ -197,9 +202,7 @@ class RaglerApi:
         results = found.results
         if plan is not None:
             results = (await _in_final_order(self._store, results, plan))[: request.limit]
-        self._engine.questions.pending.append((request, found.total > 0))
-        if len(self._engine.questions.pending) >= MOST_PENDING:
-            self._engine.questions.count()
+        _count(self._engine.questions, request, is_answered=found.total > 0)
         ids = chosen or await self._store.read(collections.ids, first_collections(results))
         return r.VectorSearchResponse(
             results=[vector_result(result, ids) for result in results],

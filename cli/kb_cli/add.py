@@ -263,14 +263,14 @@ def fetched(
     urls: Iterable[str], folder: Path, *, private: bool, whole_page: bool
 ) -> tuple[list[Found], list[Result]]:
     """Return the files fetched from the URLs, pages reduced to their main text, and the failures."""
-    from kb_cli.web import NotFetched, fetch, is_of_the_internet, reduce_to_main_text
+    from kb_cli.web import NotFetched, address_rule, fetch, reduce_to_main_text
 
     found, failed = [], []
     for number, url in enumerate(dict.fromkeys(urls)):
         place = folder / str(number)
         place.mkdir()
         try:
-            path = fetch(url, place, is_allowed=(lambda _: True) if private else is_of_the_internet).path
+            path = fetch(url, place, is_allowed=address_rule(private=private)).path
         except NotFetched as error:
             failed.append(Result(url, "failed", reason=str(error)))
         else:

@@ -104,6 +104,11 @@ def is_of_the_internet(address: Address) -> bool:
     return address in _GLOBAL_UNICAST and not any(address in network for network in _NOT_GLOBAL_6)
 
 
+def address_rule(*, private: bool) -> Callable[[Address], bool]:
+    """Return the test of an allowed address: every one with `private`, else those of the public internet."""
+    return (lambda _: True) if private else is_of_the_internet
+
+
 def addresses_of(host: str, port: int) -> Sequence[Address]:
     """Return the addresses of a host, as resolved by this machine.
 

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from kb_cli.output import CliError, Exit
 from kb_cli.sync.source import Entry, LeftOut, Remote, Unavailable
-from kb_cli.web import Fetched, NotFetched, allowed_addresses, is_of_the_internet
+from kb_cli.web import Fetched, NotFetched, address_rule, allowed_addresses
 
 _SETTINGS = (
     ("protocol.ext.allow", "never"),
@@ -91,7 +91,8 @@ class Repository(Remote):
         if not ref or _NO_REF.match(ref):
             raise CliError(Exit.USAGE, f"{ref!r} is no branch, tag or commit")
         super().__init__(place, f"{place.rstrip('/')}!/", home)
-        self._ref, self._private, self._copy = ref, private, self._cache.with_suffix(".git")
+        self._ref, self._copy = ref, self._cache.with_suffix(".git")
+        self._is_allowed = address_rule(private=private)
         self._blobs: dict[str, str] = {}
         self._secret = {}
         if credentials:
@@ -136,9 +137,7 @@ class Repository(Remote):
             if version is None or tuple(map(int, version.groups())) < _OLDEST:
                 raise CliError(Exit.FAILED, "git 2.37 or later is needed for repositories of other machines")
             try:
-                found = allowed_addresses(
-                    self._host, self._port, (lambda _: True) if self._private else is_of_the_internet
-                )
+                found = allowed_addresses(self._host, self._port, self._is_allowed)
             except NotFetched as error:
                 raise Unavailable(str(error)) from error
             if ":" not in self._host:

@@ -27,8 +27,8 @@ from kb_cli.web import (
     NotFetched,
     NotModified,
     NotSupported,
+    address_rule,
     fetch,
-    is_of_the_internet,
     parsed,
     reduce_to_main_text,
 )
@@ -69,7 +69,7 @@ class Site(Remote):
     def __init__(self, url: str, home: Path, *, private: bool, any_site: bool, whole_page: bool) -> None:
         super().__init__(url, "http", home, " --whole-page" if whole_page else "")
         self._any_site, self._whole_page = any_site, whole_page
-        self._fetch = partial(fetch, is_allowed=(lambda _: True) if private else is_of_the_internet)
+        self._fetch = partial(fetch, is_allowed=address_rule(private=private))
         self._host = parsed(url).host
         self._has_feed = False
 

@@ -24,8 +24,8 @@ from kb_cli.web import (
     Address,
     Fetched,
     NotFetched,
+    address_rule,
     allowed_addresses,
-    is_of_the_internet,
     parsed,
 )
 from kb_config.installing import install_command
@@ -47,7 +47,7 @@ class Bucket(Remote):
     def __init__(self, place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
         self._endpoint = credentials.get("endpoint_url", "")
         super().__init__(place, f"{place}/", home, self._endpoint)
-        self._is_allowed = (lambda _: True) if private else is_of_the_internet
+        self._is_allowed = address_rule(private=private)
         self._files = _s3(credentials)
 
     def entries(self) -> Iterator[Entry]:
@@ -93,7 +93,7 @@ class SharedFolder(Remote):
         self._http, self._files = _webdav(
             self._url,
             auth=(user, credentials.get("password", "")) if user else None,
-            transport=_Pinned((lambda _: True) if private else is_of_the_internet),
+            transport=_Pinned(address_rule(private=private)),
             timeout=_TIMEOUT,
             trust_env=False,
             headers={"Accept-Encoding": "identity"},
@@ -233,7 +233,7 @@ class _Bounded(httpx.SyncByteStream):
     """A response within the limits on size and time."""
 
     def __init__(self, stream: httpx.SyncByteStream, most: int) -> None:
-        self._stream, self._most, self.close = stream, most, stream.close  # type: ignore[method-assign]
+        self._stream, self._most = stream, most
 
     def __iter__(self) -> Iterator[bytes]:
         size, ends = 0, monotonic() + MOST_SECONDS
@@ -242,3 +242,6 @@ class _Bounded(httpx.SyncByteStream):
             if size > self._most or monotonic() > ends:
                 raise NotFetched(f"it has more than {self._most >> 20} MiB or takes {MOST_SECONDS:g} seconds")
             yield block
+
+    def close(self) -> None:
+        self._stream.close()

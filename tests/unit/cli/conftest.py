@@ -110,7 +110,7 @@ class Web(BaseHTTPRequestHandler):
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Its URL; this machine counts as one of the internet."""
-    monkeypatch.setattr("kb_cli.sync.site.is_of_the_internet", lambda address: address.is_loopback)
+    monkeypatch.setattr("kb_cli.web.is_of_the_internet", lambda address: address.is_loopback)
     Web.pages, Web.sent = {}, []
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

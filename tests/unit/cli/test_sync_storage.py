@@ -154,7 +154,7 @@ def test_a_webdav_server_that_does_not_list_a_folder_in_full_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
 ) -> None:
     monkeypatch.setattr(storage, "MOST_LISTED", 1 << 20)
-    monkeypatch.setattr(storage, "is_of_the_internet", lambda address: address.is_loopback)
+    monkeypatch.setattr("kb_cli.web.is_of_the_internet", lambda address: address.is_loopback)
     with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         place = f"webdav://127.0.0.1:{server.server_port}/{path}"

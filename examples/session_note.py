@@ -48,7 +48,8 @@ def note_of(transcript: Path) -> str | None:
 
 def main() -> int:
     event = json.load(sys.stdin)
-    note = note_of(Path(event["transcript_path"]))
+    transcript = Path(event["transcript_path"])
+    note = note_of(transcript) if transcript.exists() else None  # there is none without a request
     if note is None:
         return 0
     add = ["addnote", "-", "--collection", "memory", "--tags", "session", "--no-wait", "--source-path"]

@@ -843,13 +843,13 @@ _ORIGINALS = [
     _m(
         "a passage is not marked on its page",
         ORIGINALS,
-        "a_page_is_shown_as_a_picture_with_a_passage_marked",
+        "a_page_is_drawn_with_a_passage_marked",
         query("getPicture", chunk=None),
     ),
     _m(
         "another page is shown",
         ORIGINALS,
-        "a_page_is_shown_as_a_picture_with_a_passage_marked",
+        "a_page_is_drawn_with_a_passage_marked",
         query("getPicture", page=2),
     ),
     _m(

@@ -165,7 +165,7 @@ async def test_a_file_wants_a_login_too(opened: Open) -> None:
         assert (response.status_code, response.headers["Location"].partition("?")[0]) == (303, "/login")
 
 
-async def test_a_hit_is_shown_on_its_page_of_the_file(site: Site) -> None:
+async def test_a_hit_opens_at_its_page_of_the_file(site: Site) -> None:
     """The picture is drawn anew, so nothing in the file runs; a browser asks each time for its copy."""
     site.engine.state.keeps_originals = True
     action = f"/OpenAction << /S /JavaScript /JS ({EVIL}) >>"
@@ -911,7 +911,7 @@ async def test_a_body_that_is_not_a_form_is_refused(site: Site, kind: str, body:
     ("fault", "status", "said"),
     [("internal_error", 502, "The engine failed"), ("not_ready", 503, "The engine is busy")],
 )
-async def test_an_engine_that_fails_or_is_busy_is_said(
+async def test_a_failing_or_busy_engine_is_answered_with_its_status(
     site: Site, fault: str, status: int, said: str
 ) -> None:
     site.engine.arm(fault, "listDocuments", times=None)

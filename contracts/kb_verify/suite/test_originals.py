@@ -80,7 +80,7 @@ def test_clearing_keeps_no_file(keeping: Client) -> None:
     assert kept_bytes(keeping) == 0
 
 
-def test_a_page_is_shown_as_a_picture_with_a_passage_marked(keeping: Client) -> None:
+def test_a_page_is_drawn_with_a_passage_marked(keeping: Client) -> None:
     document = keeping.file("a.pdf", pdf(["granite weighs more than basalt " * 4, "basalt " * 20]))
     pictures = [
         keeping.call(ops.GET_PICTURE, document, params=params)

@@ -17,7 +17,7 @@ from tests.unit.cli.conftest import Kb
 pytestmark = pytest.mark.process
 
 
-def said(kind: str, *texts: str, **members: bool) -> dict[str, object]:
+def line(kind: str, *texts: str, **members: bool) -> dict[str, object]:
     content = [{"type": "text", "text": text} for text in texts] or [{"type": "tool_use", "name": "Bash"}]
     return {
         "type": kind,
@@ -34,20 +34,20 @@ def test_a_conversation_is_one_note_however_often_it_ends(kb: Kb, tmp_path: Path
         hook = [sys.executable, str(ROOT / "examples/session_note.py"), sys.executable, "-m", "kb_cli.main"]
         subprocess.run(hook, input=event, text=True, check=True, timeout=COMMAND_SECONDS)
 
-    asked = said("user", "Why does\nthe granite build fail?")
-    end(said("user", "a caveat", isMeta=True), asked, said("assistant"))
+    asked = line("user", "Why does\nthe granite build fail?")
+    end(line("user", "a caveat", isMeta=True), asked, line("assistant"))
     assert kb.json("get", "--tags", "session")["documents"] == []
     end(
         asked,
-        said("assistant", "Looking."),
-        said("assistant"),
-        said("assistant", "--- The ö cache was stale."),
+        line("assistant", "Looking."),
+        line("assistant"),
+        line("assistant", "--- The ö cache was stale."),
     )
     end(
         asked,
-        said("assistant", "The cache was stale."),
-        said("user", "Fix it"),
-        said("assistant", "Fixed in obsidian."),
+        line("assistant", "The cache was stale."),
+        line("user", "Fix it"),
+        line("assistant", "Fixed in obsidian."),
     )
     get = ("get", "--tags", "session")
     (document,) = eventually(lambda: kb.json(*get)["documents"])

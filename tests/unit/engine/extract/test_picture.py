@@ -256,7 +256,7 @@ async def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["jpg", "png"])
-def test_a_picture_is_shown_upright_small_and_without_its_metadata(name: str) -> None:
+def test_a_picture_is_encoded_upright_small_and_without_its_metadata(name: str) -> None:
     """It is encoded anew: nothing that follows the picture, or describes it, is in it."""
     exif, sent = Image.Exif(), BytesIO()
     exif[0x0112], exif[0x010E] = 6, "<script>"  # turned by a quarter; a description

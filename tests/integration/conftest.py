@@ -57,13 +57,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REPORT] = Report()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need Docker as process tests."""
-    for item in items:
-        if FOLDER in item.nodeid and "docker" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.process)
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Pass the report to the controlling process, if tests run in several."""
     if hasattr(session.config, "workeroutput"):

@@ -19,6 +19,8 @@ from tests.support.mcp_http import Caller
 from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, CONTAINER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT
 
+pytestmark = pytest.mark.process
+
 FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
 
 

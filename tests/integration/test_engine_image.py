@@ -20,6 +20,8 @@ from tests.integration.containers import Engine, Lab
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import ROOT
 
+pytestmark = pytest.mark.process
+
 DOCUMENTS = ROOT / "examples" / "documents"
 BACKUP = ROOT / "deploy" / "kubernetes" / "overlays" / "sqlite" / "backup.yml"
 

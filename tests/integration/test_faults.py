@@ -11,6 +11,8 @@ from tests.integration.conftest import Images
 from tests.integration.containers import Engine, Lab, Server, served
 from tests.support.patience import JOB_SECONDS
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.requirement("K7")
 def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab) -> None:

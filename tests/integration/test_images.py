@@ -18,6 +18,8 @@ from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT
 
+pytestmark = pytest.mark.process
+
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
 WRITABLE = {"/data", "/tmp", "/dev/shm", "/dev/mqueue"}
 

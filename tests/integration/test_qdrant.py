@@ -22,6 +22,8 @@ from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, SUITE_SECONDS
 from tests.support.stack import ROOT
 
+pytestmark = pytest.mark.process
+
 TESTS = (
     *(
         "tests/unit/engine/index",

@@ -19,6 +19,8 @@ from tests.support.mcp_http import Caller
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT
 
+pytestmark = pytest.mark.process
+
 CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
 
 

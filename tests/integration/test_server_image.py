@@ -15,6 +15,8 @@ from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.tool_table import TOOLS
 
+pytestmark = pytest.mark.process
+
 TITLE = "Starlings"
 TEXT = "Starlings turn together because each one follows its seven nearest neighbours."
 

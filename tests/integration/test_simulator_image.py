@@ -11,6 +11,8 @@ from tests.integration.conftest import Images
 from tests.integration.containers import Server, Simulator, lab
 from tests.support.patience import JOB_SECONDS
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def simulated(images: Images, simulator_image: str) -> Iterator[tuple[Simulator, Server]]:

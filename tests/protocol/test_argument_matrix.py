@@ -84,6 +84,7 @@ async def wrongly_answered(tools: EveryTool) -> list[tuple[str, str, str, Any]]:
     return wrong
 
 
+@pytest.mark.process
 async def test_optional_parameters_are_understood_over_http(base: Base) -> None:
     assert await wrongly_answered(base) == []
 

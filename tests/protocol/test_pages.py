@@ -141,7 +141,7 @@ async def test_the_first_page_is_for_browsers_and_json_for_others(site: Site) ->
 
 async def test_the_file_of_a_document_is_saved_and_never_shown(site: Site) -> None:
     site.engine.state.keeps_originals = True
-    data = EVIL.encode() * 20_000
+    data = EVIL.encode() * 4_000
     await site.done("/add", ("a.html", data), collection="documents")
     assert '<a href="/documents/1/original" download>a.html</a>' in await site.get("/documents/1")
     response = await site.http.get("/documents/1/original", headers=HTML)

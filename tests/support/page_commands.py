@@ -48,7 +48,7 @@ def commands_of(page: str) -> list[str]:
 
 INSTALLS = "installs from an index; make and .ci/run do the same, tests/release installs what is built here"
 CONTAINERS = "wants containers: tests/integration has the same stacks and images"
-CLUSTER = "wants a cluster: tests/integration/test_manifests.py reads the manifests"
+CLUSTER = "wants a cluster: tests/docs/test_manifests.py reads the manifests"
 STARTED = "the engine and the server of these tests are what it starts"
 EVERYTHING = "runs all tests, this one among them"
 RELEASE = "writes to the repository or its remote, wants an index, or runs everything"

@@ -95,7 +95,7 @@ TIERS = (
         ),
         sources=(
             *("cli", "load", "docs", "examples", "skills", "README.md", "CONTRIBUTING.md", "SECURITY.md"),
-            *(".claude-plugin", "deploy/bundle.py", "tests/conformance/package-lock.json"),
+            *(".claude-plugin", "deploy", "tests/conformance/package-lock.json"),
         ),
         needs=("node",),
     ),

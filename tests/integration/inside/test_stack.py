@@ -23,6 +23,8 @@ CONTROL = os.environ.get("KB_TEST_CONTROL_URL", "")
 ENGINE_KEY = os.environ.get("KB_API_KEY", "")
 SERVER_KEY = os.environ.get("KB_MCP_API_KEY", "")
 
+pytestmark = pytest.mark.process
+
 if not SERVER:
     pytest.skip("runs beside the stack: see compose.test.yml", allow_module_level=True)
 

@@ -134,6 +134,7 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "--quiet", "--message=x")
 
 
+@pytest.mark.process
 def test_a_branch_of_a_repository_is_followed(kb: Kb, shelf: str, repository: Path, home: Path) -> None:
     """Files that are not committed do not count; a renamed file keeps its document."""
 
@@ -208,6 +209,7 @@ def test_an_address_that_is_misleading_or_has_a_password_is_refused(
     assert "hunter2" not in error
 
 
+@pytest.mark.process
 def test_a_repository_that_cannot_be_reached_removes_nothing(
     kb: Kb, shelf: str, repository: Path, tmp_path: Path
 ) -> None:
@@ -220,6 +222,7 @@ def test_a_repository_that_cannot_be_reached_removes_nothing(
     assert len(held(kb, shelf)) == 2
 
 
+@pytest.mark.process
 def test_runs_for_two_refs_of_a_repository_do_not_mix(
     kb: Kb, shelf: str, repository: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +357,7 @@ def test_entries_that_leave_a_feed_stay(kb: Kb, shelf: str, web: str) -> None:
         (b"<html><a href='/a'>a</a></html>", "neither a sitemap nor a feed"),
         (sitemap("http://127.0.0.1/a")[:-9], "not a complete sitemap"),
         (b"<!DOCTYPE a [<!ENTITY b 'c'>]><urlset/>", "document type"),
-        (gzip.compress(b"<urlset>" + b" " * (65 << 20), 1), "more than 64 MiB"),
+        (gzip.compress(b"<urlset>" + b" " * (2 << 20), 1), "more than 1 MiB"),
         (sitemap("http://other.example/a"), "--any-site"),
         (sitemap(*(f"http://127.0.0.1/{number}" for number in range(2_000)), of="sitemap"), "1,000 sitemaps"),
         (404, "answers 404"),
@@ -362,8 +365,14 @@ def test_entries_that_leave_a_feed_stay(kb: Kb, shelf: str, web: str) -> None:
     ],
 )
 def test_a_listing_that_is_no_sitemap_removes_nothing(
-    kb: Kb, shelf: str, web: str, content: bytes | int | str, reason: str
+    kb: Kb,
+    shelf: str,
+    web: str,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes | int | str,
+    reason: str,
 ) -> None:
+    monkeypatch.setattr("kb_cli.sync.site.MOST_LIST_BYTES", 1 << 20)
     Web.pages = {"/list": sitemap(f"{web}/a"), "/a": b"granite quarry"}
     place = (f"{web}/list", "--collection", shelf)
     kb.json("sync", *place)

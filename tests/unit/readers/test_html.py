@@ -110,7 +110,7 @@ def test_no_nesting_is_too_deep(tag: str) -> None:
 
 @pytest.mark.parametrize("cell", ["<td colspan=9999999>x", "<td colspan=1000 rowspan=0>x<tr><td>y"])
 def test_merged_cells_make_a_text_in_proportion_to_the_file(cell: str) -> None:
-    html = f"<tr>{cell}" * 20_000
+    html = f"<tr>{cell}" * 5_000
     assert len(text_of(html)) < 10 * len(html)
 
 

@@ -15,7 +15,7 @@ PARTS = ("contracts", "server", "engine", "simulator", "cli", "load", "deploy", 
 MARKED = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (ROOT / "tests").rglob("test_*.py")
-    if re.search(r"pytest\.mark\.process", path.read_text("utf-8")) or "integration" in path.parts
+    if re.search(r"pytest\.mark\.process", path.read_text("utf-8"))
 )
 
 

@@ -20,8 +20,6 @@ from tests.support.patience import ANSWER_SECONDS
 from tests.support.scans import drawn, pdf_of_sheets, scan
 from tests.support.stack import own_children
 
-SCAN = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(30)])
-
 
 async def test_a_note_is_searchable_before_the_folder_that_came_first(parts: Parts) -> None:
     files = [await parts.accept_file("held.txt", HELD.encode())]
@@ -65,7 +63,8 @@ async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> 
 @pytest.mark.process
 async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
     """Its lane changes once its pages are known; the attempt stays its first."""
-    scanned = await parts.accept_file("scan.pdf", SCAN)
+    sheets = [scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(30)]
+    scanned = await parts.accept_file("scan.pdf", pdf_of_sheets(sheets))
     behind = await parts.accept_file("b.txt", b"granite")
     assert (await parts.ended(behind)).status == "completed"
     job = await eventually_async(

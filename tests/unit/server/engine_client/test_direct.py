@@ -388,7 +388,7 @@ async def test_a_failure_of_the_engine_is_told_without_its_words() -> None:
 
 async def test_a_file_that_is_kept_comes_back_without_a_socket(both: Both) -> None:
     """Block by block, on demand; a missing file gives the same refusal."""
-    data = bytes(range(32, 127)) * 10_000
+    data = bytes(range(32, 127)) * 2_500
 
     async def blocks() -> AsyncIterator[bytes]:
         yield data
@@ -408,7 +408,7 @@ async def test_a_file_that_is_kept_comes_back_without_a_socket(both: Both) -> No
 
 
 async def test_a_file_that_is_cut_is_a_fault_without_a_socket_too(both: Both, tmp_path: Path) -> None:
-    data = b"granite " * 120_000
+    data = b"granite " * 30_000
 
     async def blocks() -> AsyncIterator[bytes]:
         yield data
@@ -417,7 +417,7 @@ async def test_a_file_that_is_cut_is_a_fault_without_a_socket_too(both: Both, tm
     ended = await both.direct.wait_for_job(job.id, 60)
     document = await both.direct.call(GET_DOCUMENT, path={"document_id": ended.document_id})
     (file,) = (tmp_path / "engine" / "kb.sqlite.originals").iterdir()
-    file.write_bytes(data[:500_000])
+    file.write_bytes(data[:120_000])
     async with both.direct.original(document) as content:
         with pytest.raises(EngineBadAnswer, match="broke off"):
             assert [block async for block in content.blocks]

@@ -172,6 +172,7 @@ async def test_an_unknown_id_is_not_found(
     assert arguments.get("document_id") == refused.get("document_id")
 
 
+@pytest.mark.process
 def test_importing_the_toolset_imports_no_aiohttp() -> None:
     """A stdio server starts for every conversation, and most of them never search."""
     program = (

@@ -89,6 +89,7 @@ def overlays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Manifes
     return found
 
 
+@pytest.mark.process
 @kustomize
 def test_every_overlay_with_an_ingress_is_valid(overlays: dict[str, list[Manifest]]) -> None:
     """From 1.29 to the newest release with a schema; documents that overlays share are validated once."""
@@ -100,6 +101,7 @@ def test_every_overlay_with_an_ingress_is_valid(overlays: dict[str, list[Manifes
             kubernetes_validate.validate(manifest, f"1.{minor}", strict=True)
 
 
+@pytest.mark.process
 @kustomize
 def test_the_servers_of_the_postgres_overlay_name_each_engine(overlays: dict[str, list[Manifest]]) -> None:
     manifests = overlays["postgres"]
@@ -112,6 +114,7 @@ def test_the_servers_of_the_postgres_overlay_name_each_engine(overlays: dict[str
     assert "volumeClaimTemplates" not in engines
 
 
+@pytest.mark.process
 @kustomize
 def test_the_backup_of_the_sqlite_overlay_mounts_the_volume_of_the_engine(
     overlays: dict[str, list[Manifest]],

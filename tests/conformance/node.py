@@ -124,11 +124,7 @@ def codex_servers(home: Path, *, seconds: float) -> list[dict[str, Any]]:
 
 def _environment(home: Path) -> dict[str, str]:
     """The environment of a user without any configuration."""
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
 
 def _bounded(

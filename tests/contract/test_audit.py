@@ -76,7 +76,7 @@ def _whose(folder: Path) -> list[tuple[str, str]]:
 def _ask(url: str, token: str, access: Access | None = None) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     headers |= {ACCESS: access_header(access)} if access is not None else {}
-    return httpx.get(f"{url}/api/v1/tags", headers=headers, timeout=ANSWER_SECONDS)
+    return httpx.get(f"{url}/api/v1/tags", headers=headers, timeout=ANSWER_SECONDS, verify=False)
 
 
 def test_only_a_key_with_all_rights_may_name_the_caller_in_the_audit(tmp_path: Path) -> None:
@@ -94,6 +94,7 @@ def test_only_a_key_with_all_rights_may_name_the_caller_in_the_audit(tmp_path: P
             f"{url}/api/v1/tags",
             headers={"Authorization": f"Bearer {team}", ACCESS: "{"},
             timeout=ANSWER_SECONDS,
+            verify=False,
         )
         assert refused.status_code == 422
     assert _whose(tmp_path / "audit") == [

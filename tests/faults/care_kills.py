@@ -19,14 +19,7 @@ from kb_load.processes import free_port
 from tests.faults.killed import ENGINE, Ended, Forks, Kill
 from tests.support import engines
 from tests.support.eventually import eventually
-from tests.support.expected_base import (
-    History,
-    Row,
-    base_of,
-    check_notes,
-    check_search,
-    send,
-)
+from tests.support.expected_base import History, Row, base_of, check_notes, check_search, send
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 from tests.support.scope import ALL
 

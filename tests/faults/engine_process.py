@@ -42,9 +42,7 @@ class Running:
     def all_ended(self) -> Counter[str]:
         """Wait until no job waits or runs, and return the number of jobs by state."""
         return eventually(
-            self.queue,
-            lambda queue: queue["queued"] == queue["running"] == 0,
-            what="the end of all jobs",
+            self.queue, lambda queue: queue["queued"] == queue["running"] == 0, what="the end of all jobs"
         )
 
     def wait_until_running(self, job_id: str, step: str = "") -> None:

@@ -21,11 +21,7 @@ CHANCE = 0.06
 
 
 def arm(
-    bench: Bench,
-    *names: str,
-    chance: float = CHANCE,
-    operation: str | None = None,
-    times: int | None = None,
+    bench: Bench, *names: str, chance: float = CHANCE, operation: str | None = None, times: int | None = None
 ) -> None:
     """Arm faults with a probability, the same in every run; `times` applies to each request."""
     for name in names:

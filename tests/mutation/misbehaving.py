@@ -112,11 +112,7 @@ def holding_all_in_one(
 
 
 def holding_one_phrase(
-    wording: query.Wording,
-    title: str,
-    heading: str | None,
-    text: str,
-    passes: Any = query.Wording.passes,
+    wording: query.Wording, title: str, heading: str | None, text: str, passes: Any = query.Wording.passes
 ) -> bool:
     each = [query.Wording([phrase], wording.excluded) for phrase in wording.phrases] or [wording]
     return any(passes(one, title, heading, text) for one in each)

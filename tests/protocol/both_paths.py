@@ -37,14 +37,7 @@ from tests.support.contract_objects import (
     result_with,
     summary_with,
 )
-from tests.support.mcp_messages import (
-    BOTH,
-    ENVELOPE,
-    MODERN,
-    modern,
-    modern_headers,
-    request,
-)
+from tests.support.mcp_messages import BOTH, ENVELOPE, MODERN, modern, modern_headers, request
 from tests.support.patience import ANSWER_SECONDS
 
 

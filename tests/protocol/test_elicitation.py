@@ -317,9 +317,7 @@ async def test_a_person_is_asked_over_stdio(
 
     environment = {**stdio_environment(), "KB_ENGINE_URL": engine.url, "KB_HOME": str(tmp_path)}
     command = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "kb_cli.main", "stdio", "--toolset", "kb-extra"],
-        env=environment,
+        command=sys.executable, args=["-m", "kb_cli.main", "stdio", "--toolset", "kb-extra"], env=environment
     )
     async with Client(stdio_client(command), mode=mode, elicitation_callback=ask) as client:
         result = await client.call_tool("kb_delete", {"document_id": number})

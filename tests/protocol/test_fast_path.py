@@ -48,15 +48,7 @@ from tests.protocol.both_paths import (
 )
 from tests.protocol.sockets import INITIALIZED
 from tests.support.fake_toolset import Fake
-from tests.support.mcp_messages import (
-    BOTH,
-    MODERN,
-    events,
-    initialize,
-    modern,
-    modern_headers,
-    request,
-)
+from tests.support.mcp_messages import BOTH, MODERN, events, initialize, modern, modern_headers, request
 from tests.support.patience import ANSWER_SECONDS
 
 NOT_COMPARED = {"slow"}

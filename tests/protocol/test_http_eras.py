@@ -113,8 +113,7 @@ async def test_any_other_disagreement_of_header_and_body_is_a_mismatch(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"Mcp-Method": "tools/list"}, {"Mcp-Name": "slow"}, {"Mcp-Name": "=?base64?!!?="}],
+    "change", [{"Mcp-Method": "tools/list"}, {"Mcp-Name": "slow"}, {"Mcp-Name": "=?base64?!!?="}]
 )
 async def test_routing_headers_must_repeat_the_body(post: Post, change: dict[str, str]) -> None:
     """Otherwise a gateway could route a request by other values than the server uses."""
@@ -161,11 +160,7 @@ async def test_a_modern_request_without_its_envelope_is_told_what_is_missing(pos
 
 
 async def test_errors_of_a_modern_request_carry_the_status_of_their_code(post: Post) -> None:
-    expected = {
-        "nothing/here": (404, -32601),
-        "ping": (404, -32601),
-        "initialize": (404, -32601),
-    }
+    expected = {"nothing/here": (404, -32601), "ping": (404, -32601), "initialize": (404, -32601)}
     for method, outcome in expected.items():
         message = modern(request(method))
         status, answer = await post(message)

@@ -216,13 +216,7 @@ async def test_the_limit_is_twelve_mebibytes(served: Served) -> None:
         assert response.status_code == status
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (b"{", -32700),
-        (b'{"jsonrpc":"2.0","id":1}', -32600),
-    ],
-)
+@pytest.mark.parametrize(("body", "code"), [(b"{", -32700), (b'{"jsonrpc":"2.0","id":1}', -32600)])
 async def test_an_unreadable_body_is_refused_with_the_code_of_json_rpc(
     served: Served, body: bytes, code: int
 ) -> None:

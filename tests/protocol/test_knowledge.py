@@ -17,16 +17,7 @@ from tests.protocol.conftest import Serve, Served
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import SEVEN, Knowledge
-from tests.support.mcp_messages import (
-    BOTH,
-    PLAIN,
-    call,
-    events,
-    initialize,
-    modern,
-    modern_headers,
-    request,
-)
+from tests.support.mcp_messages import BOTH, PLAIN, call, events, initialize, modern, modern_headers, request
 from tests.support.patience import ANSWER_SECONDS
 
 NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"

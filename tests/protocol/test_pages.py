@@ -440,11 +440,7 @@ async def test_results_far_below_the_best_are_folded_and_long_ones_unfold(site: 
         "3 more results with less than half of the best score" in far,
         near.count("<li>"),
         far.count("<li>"),
-    ) == (
-        True,
-        1,
-        3,
-    )
+    ) == (True, 1, 3)
     assert near.count('<details class="passage">') == 1
 
 

@@ -23,10 +23,7 @@ from tests.support.browser import CHROMIUM, Browser, opened
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT, Stack, running_stack
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
-]
+pytestmark = [pytest.mark.process, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
 KEY = "the-key-of-the-pages"
 EVIL = "<img src=x onerror='document.title=1'><script>document.title=1</script>"

@@ -21,10 +21,7 @@ from tests.support.patience import ANSWER_SECONDS
 
 MEBIBYTE = 1 << 20
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(NGINX is None, reason="no nginx on this machine"),
-]
+pytestmark = [pytest.mark.process, pytest.mark.skipif(NGINX is None, reason="no nginx on this machine")]
 
 
 @pytest.fixture

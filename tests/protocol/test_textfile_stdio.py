@@ -103,11 +103,7 @@ async def test_a_server_without_its_file_serves_on_and_says_what_is_wrong(tmp_pa
 @pytest.mark.requirement("F29", "F30", "F31", "F32", "F38")
 def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
     messages, log = conversation(
-        notes.parent,
-        FIRST,
-        INITIALIZED,
-        call("get_kb_content", 1),
-        arguments=("--file", str(notes)),
+        notes.parent, FIRST, INITIALIZED, call("get_kb_content", 1), arguments=("--file", str(notes))
     )
     assert all(message["jsonrpc"] == "2.0" for message in messages)
     assert [(line["level"], line["message"]) for line in log][:3] == [

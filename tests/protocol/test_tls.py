@@ -158,11 +158,7 @@ def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Sta
 
 @pytest.mark.parametrize("command", [("up",), ("up", "--single"), ("serve",), ("serve", "workers")])
 def test_a_pair_that_does_not_fit_is_refused_at_the_start(
-    tmp_path: Path,
-    pair: Pair,
-    engine_pair: Pair,
-    command: tuple[str, ...],
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, pair: Pair, engine_pair: Pair, command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     environment = {"KB_HOME": str(tmp_path / "home"), "KB_MCP_PORT": "0", "KB_ENGINE_PORT": "0"}
     environment["KB_WORKERS"] = "2" if "workers" in command else "1"

@@ -172,13 +172,7 @@ async def test_a_cancel_of_nothing_is_passed_over(served: Served, fake: Fake, co
     busy, other = await connect(served), await connect(served)
     await busy.send(call("slow", 1))
     await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
-    for message in (
-        given_up(1),
-        given_up(2),
-        given_up(None),
-        given_up([]),
-        {**given_up(1), "params": {}},
-    ):
+    for message in (given_up(1), given_up(2), given_up(None), given_up([]), {**given_up(1), "params": {}}):
         await other.send(message)
     assert (await other.ask(request("ping", request_id=9)))["id"] == 9
     assert not fake.slow.cancelled.is_set()

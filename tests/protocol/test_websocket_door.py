@@ -329,7 +329,5 @@ async def test_closed_connections_leave_no_tasks(served: Served, fake: Fake, con
         fake.slow.cancelled.clear()
     loop = asyncio.get_running_loop()
     await eventually_async(
-        lambda: len(asyncio.all_tasks(loop)),
-        lambda tasks: tasks <= before,
-        what="the end of their tasks",
+        lambda: len(asyncio.all_tasks(loop)), lambda tasks: tasks <= before, what="the end of their tasks"
     )

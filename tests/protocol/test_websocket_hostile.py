@@ -343,10 +343,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_either(
 
 @pytest.mark.parametrize("sent", [b"garbage", b""], ids=["garbage", "pings"])
 async def test_a_flood_that_needs_no_call_is_not_read_either(
-    serve: Serve,
-    sent: bytes,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    serve: Serve, sent: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Refusals and pongs share the send queue; after a time-out the connection ends without an error log.
 

@@ -122,11 +122,7 @@ def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
     victims[0].wait(START_SECONDS)
     with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         ask(client, "kb_status")
-    eventually(
-        lambda: len(workers(stack)),
-        lambda running: running == 2,
-        what="a second worker",
-    )
+    eventually(lambda: len(workers(stack)), lambda running: running == 2, what="a second worker")
     with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         data = base64.b64encode(b"abc").decode()
         arrived = ask(client, "kb_upload_chunk", upload_id=started["upload_id"], chunk_index=0, data=data)

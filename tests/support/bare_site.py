@@ -10,11 +10,7 @@ from aiohttp import web
 
 from kb_http.admission import Admission
 from kb_http.certificate import Certificate
-from kb_http.connections import (
-    ConnectionLimits,
-    ConnectionTable,
-    listen,
-)
+from kb_http.connections import ConnectionLimits, ConnectionTable, listen
 from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"

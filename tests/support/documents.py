@@ -174,9 +174,7 @@ Change = Callable[[bytes], bytes]
 
 
 def rewritten(
-    data: bytes,
-    changes: Mapping[str, Change | None],
-    added: Mapping[str, str] = MappingProxyType({}),
+    data: bytes, changes: Mapping[str, Change | None], added: Mapping[str, str] = MappingProxyType({})
 ) -> bytes:
     """The package with some members changed (removed if the change is None) and `added` members."""
     packed = BytesIO()

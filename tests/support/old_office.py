@@ -142,13 +142,7 @@ def record(kind: int, body: bytes, instance: int = 0, *, holds_records: bool = F
     return struct.pack("<2HI", instance << 4 | (15 if holds_records else 0), kind, len(body)) + body
 
 
-def ppt(
-    slides: Sequence[bytes],
-    outline: bytes,
-    notes: bytes = b"",
-    *,
-    token: int = 0xE391C05F,
-) -> bytes:
+def ppt(slides: Sequence[bytes], outline: bytes, notes: bytes = b"", *, token: int = 0xE391C05F) -> bytes:
     """A PowerPoint file of the records of slides, of their outline and of one page of notes (number 9).
 
     The first slide has the number 2 in the directory, and the page of notes follows the last one.

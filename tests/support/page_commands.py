@@ -64,10 +64,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "CONTRIBUTING.md": dict.fromkeys(
         ["make run", "make test", "make test-all", ".ci/run", ".ci/run --all"], EVERYTHING
     ),
-    "README.md": {
-        "make run": STARTED,
-        "make test": EVERYTHING,
-    },
+    "README.md": {"make run": STARTED, "make test": EVERYTHING},
     "docs/access.md": {
         "claude mcp add --transport http kb https://kb.example.org/mcp "
         '--header "Authorization: Bearer TOKEN"': CLIENT,
@@ -157,10 +154,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "kb add https://example.org/guide.html --collection web": INTERNET,
     },
     "docs/import.md": dict.fromkeys(
-        [
-            "kb import bookmarks.html --collection web --dry-run",
-            "kb import bookmarks.html --collection web",
-        ],
+        ["kb import bookmarks.html --collection web --dry-run", "kb import bookmarks.html --collection web"],
         "wants the internet: tests/unit/cli/test_bookmarks.py",
     ),
     "docs/hosting.md": {"python -m build server/mcp_aiohttp": WHEEL},

@@ -46,11 +46,7 @@ DETAIL: dict[str, Any] = {
     "updated_at": "2026-02-02T10:00:00Z",
     "target_audience": ["developers"],
     "usage_scenarios": ["onboarding"],
-    "statistics": {
-        "total_tokens": 12_000,
-        "avg_chunk_size": 266.7,
-        "last_published": "2026-02-02T10:00:00Z",
-    },
+    "statistics": {"total_tokens": 12_000, "avg_chunk_size": 266.7, "last_published": "2026-02-02T10:00:00Z"},
 }
 PASSAGE: dict[str, Any] = {
     "content": "Requests carry a bearer token.",

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, get_args
 from urllib.parse import urlencode
@@ -55,6 +55,26 @@ _FAULTS = {
 }
 
 
+@cache
+def _templates() -> Environment:
+    """The templates, each compiled once in a process."""
+    templates = Environment(
+        loader=PackageLoader("kb_server.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals |= {
+        "collection_of": collection_of,
+        "fidelity_in_words": fidelity_in_words,
+        "tags_of": tags_of,
+        "types": get_args(m.DocType),
+        "version": SERVER_VERSION,
+    }
+    return templates
+
+
 class Pages:
     """The pages over `services`, behind its keys."""
 
@@ -68,20 +88,6 @@ class Pages:
             secret=services.instance,
         )
         self._is_secure = http_base(settings).lower().startswith("https:")
-        self._templates = Environment(
-            loader=PackageLoader("kb_server.pages"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.globals |= {
-            "collection_of": collection_of,
-            "fidelity_in_words": fidelity_in_words,
-            "tags_of": tags_of,
-            "types": get_args(m.DocType),
-            "version": SERVER_VERSION,
-        }
 
     async def root(self, request: web.Request) -> web.Response | None:
         """Return the first page, or the one for an unknown path; None if the client does not accept HTML."""
@@ -139,7 +145,7 @@ class Pages:
         ]
 
     def render(self, template: str, status: int, **values: Any) -> web.Response:
-        text = self._templates.get_template(f"{template}.html").render(values)
+        text = _templates().get_template(f"{template}.html").render(values)
         headers = {**HEADERS, hdrs.CACHE_CONTROL: "no-store"}
         return web.Response(text=text, status=status, content_type="text/html", headers=headers)
 

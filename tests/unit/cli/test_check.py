@@ -122,10 +122,7 @@ def test_damage_of_derived_data_is_repaired(
     [
         ("UPDATE note_texts SET text = 'other'", "not the one that was sent"),
         ("DELETE FROM chunks WHERE document_id = 2 AND position = 1", "passages are missing"),
-        (
-            "UPDATE chunks SET text = 'other' WHERE document_id = 2",
-            "not what stands in its text",
-        ),
+        ("UPDATE chunks SET text = 'other' WHERE document_id = 2", "not what stands in its text"),
         ("DELETE FROM note_texts", "its text is gone"),
         (
             "DELETE FROM chunks WHERE document_id = 2 AND position = "

@@ -187,14 +187,8 @@ CHANGES: tuple[tuple[Callable[[Path], Any], str], ...] = (
     (lambda out: edit_one(out, uid="../../etc"), "uid"),
     (lambda out: edit_one(out, created_at="2026-13-01T00:00:00Z"), "month"),
     (lambda out: edit_one(out, created_at="2026-01-01"), "without a zone"),
-    (
-        lambda out: edit_one(out, passages=[{"start": 0, "end": 99, "page": None, "heading": None}]),
-        "within",
-    ),
-    (
-        lambda out: edit_one(out, passages=[{"start": 3, "end": 3, "page": None, "heading": None}]),
-        "within",
-    ),
+    (lambda out: edit_one(out, passages=[{"start": 0, "end": 99, "page": None, "heading": None}]), "within"),
+    (lambda out: edit_one(out, passages=[{"start": 3, "end": 3, "page": None, "heading": None}]), "within"),
     (lambda out: next(out.glob("*/*.json")).write_text("[" * 100_000), "json"),
 )
 

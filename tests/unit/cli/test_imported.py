@@ -329,15 +329,7 @@ def test_members_of_a_memory_that_are_out_of_bounds_are_left_out_and_named(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"{}",
-        b"",
-        b"no json",
-        b"[" * 100_000,
-        b'{"memories": {}}',
-        b'["memories"]',
-    ],
+    "content", [b"{}", b"", b"no json", b"[" * 100_000, b'{"memories": {}}', b'["memories"]']
 )
 def test_a_file_that_is_no_export_is_refused(kb: Kb, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "export.json").write_bytes(content)

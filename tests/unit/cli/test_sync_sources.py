@@ -365,12 +365,7 @@ def test_entries_that_leave_a_feed_stay(kb: Kb, shelf: str, web: str) -> None:
     ],
 )
 def test_a_listing_that_is_no_sitemap_removes_nothing(
-    kb: Kb,
-    shelf: str,
-    web: str,
-    monkeypatch: pytest.MonkeyPatch,
-    content: bytes | int | str,
-    reason: str,
+    kb: Kb, shelf: str, web: str, monkeypatch: pytest.MonkeyPatch, content: bytes | int | str, reason: str
 ) -> None:
     monkeypatch.setattr("kb_cli.sync.site.MOST_LIST_BYTES", 1 << 20)
     Web.pages = {"/list": sitemap(f"{web}/a"), "/a": b"granite quarry"}

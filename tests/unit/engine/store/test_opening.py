@@ -51,7 +51,6 @@ async def test_a_new_base_keeps_its_documents_after_a_restart(tmp_path: Path, ki
         assert (await base.find("", "vector", vector=axis(2))).results[0].score == 1.0
 
 
-@pytest.mark.process
 def test_the_refusal_names_the_supervisor_of_a_supervised_owner(tmp_path: Path) -> None:
     """`kb up` starts an engine again that is stopped by itself."""
     path = tmp_path / "kb.db"

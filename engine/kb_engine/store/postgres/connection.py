@@ -188,6 +188,10 @@ def _settings(search_path: str) -> dict[str, str]:
     return {
         "application_name": "kb",
         "timezone": "UTC",
+        # The server releases the locks of an engine that lost power after half a minute, not two hours.
+        "tcp_keepalives_idle": "15",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "3",
         **_parameters(search_path),
     }
 

@@ -27,10 +27,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Metadata of a field: its environment variable, its purpose, and a mark for secrets.
-
-    `printable` returns a value in printable form, if a part of it is secret.
-    """
+    """A field's variable, purpose and choices; `printable` returns a value without its secret part."""
 
     variable: str
     help: str

@@ -14,10 +14,7 @@ class NotAnAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`postgresql://user:password@host:port/database?option=value`, checked.
-
-    It may name several hosts, separated by commas.
-    """
+    """A checked `postgresql://user:password@host:port/database?option=value`, of one or several hosts."""
 
     url: str = field(repr=False)
     printed: str

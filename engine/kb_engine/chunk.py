@@ -34,10 +34,7 @@ _Counted: TypeAlias = tuple[int, str, int]
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One passage: `text[start:end]` of the document's text, that is its pages joined by `PAGE_BREAK`.
-
-    A chunk lies on one page.
-    """
+    """One passage on one page: `text[start:end]` of the pages joined by `PAGE_BREAK`."""
 
     index: int
     """From 0, in document order."""

@@ -103,10 +103,7 @@ async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Appl
 
 @asynccontextmanager
 async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIterator[str]:
-    """Listen; yield the base URL. Requests in progress when the block ends are continued.
-
-    There is no limit per client address: the server is the only client, and uses one address.
-    """
+    """Listen; yield the base URL. All connections may come from one address, that of the server."""
     make = runner.server
     assert make is not None, "a runner that was set up has a server"
     most = connections_within_descriptors(CONNECTIONS)

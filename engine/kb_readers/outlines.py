@@ -1,7 +1,4 @@
-"""AsciiDoc, Org and LaTeX: section titles as Markdown headings, and the rest unchanged.
-
-Nothing is run or included: macros and directives are text.
-"""
+"""AsciiDoc, Org and LaTeX: titles become Markdown headings; nothing is run or included."""
 
 from __future__ import annotations
 

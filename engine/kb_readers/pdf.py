@@ -98,10 +98,7 @@ _CONTENTS = frozenset(
 
 
 def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
-    """Return pages numbered from 1; their count is reported before. Raises ExtractionFailed.
-
-    A remark lists pages that lost text to damage.
-    """
+    """Return pages numbered from 1; a remark lists those that lost text. Raises ExtractionFailed."""
     with open_pdf(data) as document:
         with suppress(pypdfium2.PdfiumError):  # without the form its fields are omitted
             document.init_forms()

@@ -1,7 +1,4 @@
-"""reStructuredText: its sections as Markdown headings, and the rest unchanged.
-
-Nothing is run or included: directives are text.
-"""
+"""reStructuredText: titles become Markdown headings; nothing is run or included."""
 
 from __future__ import annotations
 

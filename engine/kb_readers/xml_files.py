@@ -166,9 +166,7 @@ class Package(Archive):
     """One Office file. Each method may raise ExtractionFailed."""
 
     def __init__(self, data: bytes, fmt: Format, families: tuple[str, str]) -> None:
-        """Open the file. `families`: each main part of this format has one of them in its content type; the
-        second is that of files with macros, which are ignored.
-        """
+        """Open the file; its main part has one of `families`, of which the second has macros."""
         if data.startswith(_OLE):
             if _ENCRYPTED_PACKAGE in data:
                 raise locked(fmt.label)

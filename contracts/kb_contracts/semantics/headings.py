@@ -43,10 +43,7 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 def headings(text: str) -> Iterator[Heading]:
-    """Yield the headings in order, `#` and underlined ones, except within fences and front matter.
-
-    Linear in the length of the text.
-    """
+    """Yield the headings in order, except in fences and front matter, in linear time."""
     fence, inside = "", 0
     front_matter = _FRONT_MATTER.match(text)
     last_end = front_matter.end() if front_matter else 0

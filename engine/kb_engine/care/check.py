@@ -62,10 +62,7 @@ OTHER_VECTOR = Fault("a vector is not that of its passage", derived=True, remedy
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damaged document with all its faults; `repaired` if all were repaired.
-
-    `done` lists the repairs, `left` the faults that remain, each with the reason.
-    """
+    """A damaged document and its faults; `done` lists the repairs, `left` the rest with its reasons."""
 
     document_id: int
     title: str

@@ -66,9 +66,7 @@ class EmbedderIdentity:
 
     @property
     def note(self) -> str:
-        """The name stored in the base, with a mark if passages are embedded in their context. An engine that
-        does not know the mark refuses the base instead of mixing vectors.
-        """
+        """The name stored in the base; engines that do not know its mark for context refuse the base."""
         return self.name + _IN_CONTEXT * self.context
 
     def fits(self, stored: EmbedderIdentity) -> bool:
@@ -254,9 +252,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search: the index query, and whether to explain scores. `arrange` changes the results, which may take
-    long; it runs on a thread.
-    """
+    """A search. `arrange` changes the results on a thread, which may take long."""
 
     explain: bool = False
     arrange: Callable[[list[m.SearchResult]], list[m.SearchResult]] | None = None
@@ -319,9 +315,7 @@ class BaseRefused(Exception):
 
 
 class BaseInUse(BaseRefused):
-    """Another process owns the base; `pid` is its process id if it left one, `supervisor` that of the `kb up`
-    which would start it again.
-    """
+    """The process `pid` owns the base; `supervisor` is the `kb up` that would start it again."""
 
     def __init__(self, path: Path, pid: int | None, supervisor: int | None = None) -> None:
         owner = f"process {pid}" if pid else "another process"
@@ -331,9 +325,7 @@ class BaseInUse(BaseRefused):
 
 
 class BaseLinked(BaseRefused):
-    """The base's file has a second name (a hard link). SQLite keeps its write-ahead log beside the name by
-    which the file was opened, so the other name may miss the last changes.
-    """
+    """The file has a second name, beside which the last changes may lie in another write-ahead log."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(

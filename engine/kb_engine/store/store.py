@@ -95,10 +95,7 @@ def bounded(read: R, reach: Reach | None) -> R:
 
 
 class Store(ABC):
-    """The durable half of the engine.
-
-    Raises (all methods): `EngineError` with a code of the contract; `storage_full` if the disk is full.
-    """
+    """The durable half of the engine. Its methods raise `EngineError`, such as `storage_full`."""
 
     def __init__(self, bounds: Bounds, clock: SteadyClock) -> None:
         self._bounds = bounds
@@ -124,9 +121,7 @@ class Store(ABC):
 
     @property
     def index_failure(self) -> str | None:
-        """The reason why the separate index cannot be searched, or None if it can or the base has no separate
-        index.
-        """
+        """The reason why the separate index, if there is one, cannot be searched; or None."""
         return None if self._follower is None else self._follower.failure
 
     def _note_emptied(self, count: int) -> None:
@@ -147,9 +142,7 @@ class Store(ABC):
             )
 
     async def lost_vectors(self) -> int:
-        """Return the number of passages known to lack a vector. A repair gives them new ids, so they drop
-        out.
-        """
+        """Return the number of passages known to lack a vector; a repair gives them new ids."""
         if self._lost:
             self._lost = set(await self.read(search.there, sorted(self._lost)))
         return len(self._lost)
@@ -190,10 +183,7 @@ class Store(ABC):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> A:
-        """Like `write`; a retry with the same idempotency key gets the first response.
-
-        Raises `idempotency_mismatch`.
-        """
+        """Like `write`; a repeated idempotency key gets the first response, or `idempotency_mismatch`."""
         makes_room, reach = operation in MAKES_ROOM, REACH.get()
         with tracing.step(_named("write", operation)):
             done = await self._run_write(
@@ -240,9 +230,7 @@ class Store(ABC):
         """
 
     async def make_room(self) -> bool:
-        """Drop old versions and trash if that may free space on the disk of the uploads; return whether it
-        did.
-        """
+        """Drop old versions and trash if that frees space for uploads; return whether it did."""
         return False
 
     async def renew_damaged_index(self) -> int:
@@ -261,9 +249,7 @@ class Store(ABC):
 
     @abstractmethod
     def subscribe(self, callback: StoreEventCallback) -> None:
-        """Register the callback for changes by other engines; it is called on the event loop. Called once, at
-        start.
-        """
+        """Register the callback for changes by other engines. Called once, at start, on the event loop."""
 
     @abstractmethod
     async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:

@@ -520,8 +520,6 @@ async def _version(db: Db, address: Address) -> int:
 
 
 async def stored_embedder(db: Db) -> EmbedderIdentity | None:
-    """Return the embedder that filled the base; None for a new base. Locks the row until the transaction
-    ends.
-    """
+    """Return the embedder that filled the base, or None; lock its row until the transaction ends."""
     name, dimensions = await row(db, "SELECT embedder, dimensions FROM base FOR UPDATE") or (None, None)
     return None if name is None or dimensions is None else EmbedderIdentity.noted(name, dimensions)

@@ -1,6 +1,4 @@
-"""The durable queue: SQL around the state table of jobs. Scheduling is fair: callers take turns, each with
-its oldest job.
-"""
+"""The durable queue, in which callers take turns, each with its oldest job."""
 
 from __future__ import annotations
 
@@ -210,10 +208,7 @@ async def take_several(
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
-    """Requeue a job in another lane with its caller's next turn; the attempt does not count.
-
-    Return False if the lease is void.
-    """
+    """Requeue a job in another lane without counting the attempt; return False if the lease is void."""
     await write.hold_queue()
     write.drop_lease(leased.lease)
     if not await hold(write, leased):

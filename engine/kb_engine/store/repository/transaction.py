@@ -123,10 +123,7 @@ class Read(ABC):
         return self._carries(self.of_version)
 
     def job_within(self) -> Condition:
-        """An additional condition on `jobs`: the job's tags and its document are within the access scope.
-
-        For a removed document the tags at its removal count.
-        """
+        """An additional condition on `jobs`: tags and document (or its last tags) are in the access scope."""
         if self.reach is None:
             return "", ()
         where, own = self._carries("jobs.tags")
@@ -228,10 +225,7 @@ class Write(Read):
         """
 
     async def hold_document(self, document_id: int) -> bool:  # noqa: ARG002
-        """Lock a document against other changes, waiting for changes in progress.
-
-        Return True if data read before may be out of date.
-        """
+        """Lock a document; return True if data read before may be out of date."""
         return False
 
     async def hold_content(self, kind: str, sha256: str, dedup_scope: str) -> None:

@@ -83,9 +83,7 @@ def row_digest(fields: Fields) -> str:
 
 
 async def document_ids(read: Read) -> list[int]:
-    """Return all documents in the order in which their chunks were stored, because the earlier of two equal
-    scores wins.
-    """
+    """Return all documents by their first chunk: the earlier of two equal scores wins."""
     sql = (
         "SELECT d.id FROM documents d LEFT JOIN "
         "(SELECT document_id, min(id) AS first FROM chunks GROUP BY document_id) c ON c.document_id = d.id "

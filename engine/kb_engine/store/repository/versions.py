@@ -262,9 +262,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
 
 
 async def keep(write: Write, document_id: int, *, removed: bool) -> None:
-    """Keep the current version of a document before it is replaced or removed; drop the oldest over the
-    limit.
-    """
+    """Keep the version of a document about to change; drop the oldest over the limit."""
     if not write.bounds.versions:
         await drop(write, document_id)
         return
@@ -319,9 +317,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
 
 
 async def purge(write: Write, key: int | str) -> m.Purged:
-    """Drop all versions of a document; return the number within the access scope. Raises
-    `document_not_found`.
-    """
+    """Drop all versions of a document; return their number. Raises `document_not_found`."""
     document_id = await _document(write, key)
     within, reached = write.version_within()
     counting = f"SELECT count(*) FROM versions v WHERE v.document_id = ?{within}"  # noqa: S608

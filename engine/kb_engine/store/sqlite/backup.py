@@ -157,9 +157,7 @@ def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
 
 
 def _check_free(database: Path, spool: Path) -> None:
-    """Check that no files are in the way. Existing files belong to another base, or to an interrupted
-    restore, which may be repeated. Raises BackupRefused.
-    """
+    """Raise BackupRefused if files are in the way, other than those of an interrupted restore."""
     paths = [database, database.with_name(database.name + "-wal")]
     if not restoring(database.resolve()).exists():
         paths += [spool, originals_of(database)]

@@ -131,15 +131,7 @@ def mended(document: Content, embedder: OfflineEmbedder) -> list[PreparedChunk]:
     uids = {(chunk.start, chunk.end): chunk.uid for chunk in document.chunks}
     extraction, count, most = Extraction.of_note(text), embedder.count_tokens, embedder.max_tokens
     return [
-        PreparedChunk(
-            each.text,
-            each.page,
-            each.heading,
-            each.start,
-            each.end,
-            each.tokens,
-            uids.get((each.start, each.end)),
-        )
+        replace(each, uid=uids.get((each.start, each.end)))
         for each in chunks_of(extraction, count_tokens=count, max_tokens=most)
     ]
 

@@ -188,18 +188,26 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChunk:
-    """A chunk ready to be stored, in document order; its vector is the row of the same index.
+    """A passage on one page: `text[start:end]` of the document's text, the pages joined by `PAGE_BREAK`.
 
-    `tokens` is counted by the embedder. `uid` is set for a chunk that was stored before.
+    Places are in code points, `end` is exclusive. Chunks are in document order.
     """
 
     text: str
+    """Never blank; without leading and trailing blanks."""
     page: int | None
     heading: str | None
+    """The headings above it, outermost first, as in "Guide > Install", including one at its beginning.
+
+    If it begins in a table below the header row, that row follows on a second line, from the column on in
+    which it begins, as in "Accounts\\n| No | Name |".
+    """
     start: int
     end: int
     tokens: int
+    """The count of the embedder; 0 without it."""
     uid: str | None = None
+    """Set for a chunk that was stored before."""
 
     def row(self, number: int, document_id: int, position: int) -> tuple[Any, ...]:
         """Return number, uid, document, position, text, page, heading, start, end, tokens."""

@@ -84,10 +84,6 @@ def _named(access: str, operation: Callable[..., object]) -> str:
     return f"store {access} {getattr(operation, '__name__', 'work')}"
 
 
-def _group(operation: Callable[..., object]) -> str | None:
-    return operation.__name__ if operation in TOGETHER else None
-
-
 def bounded(read: R, reach: Reach | None) -> R:
     """Restrict the transaction to an access scope."""
     read.reach = reach
@@ -165,16 +161,7 @@ class Store(ABC):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation in one write transaction, which completes even if the caller is cancelled."""
-        reach = REACH.get()
-        with tracing.step(_named("write", operation)):
-            done = await self._run_write(
-                lambda write: operation(bounded(write, reach), *args, **kwargs),
-                makes_room=operation in MAKES_ROOM,
-                group=_group(operation),
-            )
-        if self._follower is not None:
-            self._follower.wake()
-        return done
+        return await self._written(operation, lambda write: operation(write, *args, **kwargs))
 
     async def once(
         self,
@@ -184,12 +171,19 @@ class Store(ABC):
         **kwargs: P.kwargs,
     ) -> A:
         """Like `write`; a repeated idempotency key gets the first response, or `idempotency_mismatch`."""
-        makes_room, reach = operation in MAKES_ROOM, REACH.get()
+        return await self._written(
+            operation, lambda write: once(write, idempotency, operation, *args, **kwargs)
+        )
+
+    async def _written(
+        self, operation: Callable[..., object], work: Callable[[Write], Coroutine[Any, Any, T]]
+    ) -> T:
+        reach = REACH.get()
         with tracing.step(_named("write", operation)):
             done = await self._run_write(
-                lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
-                makes_room=makes_room,
-                group=_group(operation),
+                lambda write: work(bounded(write, reach)),
+                makes_room=operation in MAKES_ROOM,
+                group=getattr(operation, "__name__", None) if operation in TOGETHER else None,
             )
         if self._follower is not None:
             self._follower.wake()

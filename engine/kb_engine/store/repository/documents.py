@@ -15,6 +15,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import DocumentsQuery
 from kb_contracts.semantics.access import check_changes, check_stays, check_whole
 from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
@@ -150,42 +151,31 @@ async def _chunk_at(read: Read, document_id: int, place: int) -> m.Chunk | None:
     return chunk(rows[0]) if rows else None
 
 
-async def page(
-    read: Read,
-    *,
-    source_path: str | None,
-    source_path_prefix: str | None = None,
-    tag: str | None,
-    doc_type: m.DocType | None,
-    sort_by: m.SortBy,
-    sort_order: m.SortOrder,
-    limit: int,
-    offset: int,
-) -> m.DocumentList:
+async def page(read: Read, query: DocumentsQuery) -> m.DocumentList:
     """Return one page of the matching documents; ties are ordered by id in the same direction.
 
     `source_path` and `source_path_prefix` also match the further paths of a deduplicated document. `tag` may
     be several tags, separated by commas.
     """
-    beginning, bounds = starts_with("source_path", source_path_prefix or "")
+    beginning, bounds = starts_with("source_path", query.source_path_prefix or "")
     of_sources = "d.id IN (SELECT document_id FROM document_sources WHERE {})"
-    tags = [] if tag is None else dict.fromkeys(tag.split(","))
+    tags = [] if query.tag is None else dict.fromkeys(query.tag.split(","))
     conditions: list[tuple[str, list[Any]]] = [
-        *((of_sources.format("source_path = ?"), [path]) for path in filter(None, [source_path])),
-        *((of_sources.format(beginning), bounds) for _ in filter(None, [source_path_prefix])),
+        *((of_sources.format("source_path = ?"), [path]) for path in filter(None, [query.source_path])),
+        *((of_sources.format(beginning), bounds) for _ in filter(None, [query.source_path_prefix])),
         *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", [one]) for one in tags),
-        *(("d.doc_type = ?", [one]) for one in filter(None, [doc_type])),
+        *(("d.doc_type = ?", [one]) for one in filter(None, [query.doc_type])),
     ]
     condition = " AND ".join(sql for sql, _ in conditions) or "true"
     values = [value for _, of_one in conditions for value in of_one]
-    place = "coalesce(d.filename, d.title)" if sort_by == "filename" else f"d.{sort_by}"
+    place = "coalesce(d.filename, d.title)" if query.sort_by == "filename" else f"d.{query.sort_by}"
     within, reached = read.within("d.id")
     counting = f"SELECT count(*) FROM documents d WHERE {condition}{within}"  # noqa: S608
     total = await read.value(counting, (*values, *reached))
-    order = f" ORDER BY {place} {sort_order}, d.id {sort_order} LIMIT ? OFFSET ?"
-    found = await _rows(read, condition, values, order, (limit, offset))
+    order = f" ORDER BY {place} {query.sort_order}, d.id {query.sort_order} LIMIT ? OFFSET ?"
+    found = await _rows(read, condition, values, order, (query.limit, query.offset))
     listed = [m.Document(**fields) for fields in found]
-    return m.DocumentList(documents=listed, total=total, limit=limit, offset=offset)
+    return m.DocumentList(documents=listed, total=total, limit=query.limit, offset=query.offset)
 
 
 async def note(read: Read, document_id: int) -> tuple[m.Document, str]:

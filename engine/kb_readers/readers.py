@@ -37,7 +37,7 @@ _OTHERS = {
         name: Reader(f"kb_readers.{module}", f"read_{module.removesuffix('s')}", takes_context=True)
         for module, names in (
             ("opendocument", ("odt", "ods", "odp")),
-            ("outlines", ("adoc", "org", "tex")),
+            ("outlines", ("adoc", "org", "rst", "tex")),
             ("code", GRAMMARS),
         )
         for name in names

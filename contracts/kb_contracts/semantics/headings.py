@@ -22,8 +22,10 @@ _LINE = re.compile(
     r"|(?P<underline>=+|-+)[ \t\r]*$)",
     re.MULTILINE,
 )
+# Its first line that is no comment has a member; other text between two rules is text.
 _FRONT_MATTER = re.compile(
-    r"(?P<mark>---|\+{3})[ \t\r]*\n(?:(?!(?P=mark)[ \t\r]*$)[^\n]{0,1000}\n){0,200}?(?P=mark)[ \t\r]*$",
+    r"(?P<mark>---|\+{3})[ \t\r]*\n(?=(?:[ \t\r]*(?:#[^\n]{0,1000})?\n){0,200}+[^\n]{0,1000}?[:=\[{?!&*])"
+    r"(?:(?!(?P=mark)[ \t\r]*$)[^\n]{0,1000}\n){0,200}?(?P=mark)[ \t\r]*$",
     re.MULTILINE,
 )
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+$")

@@ -248,13 +248,4 @@ class Check:
     def _prepare(self, document: Content) -> Prepared:
         chunks = mended(document, self._embedder)
         counted = [replace(chunk, tokens=self._embedder.count_tokens(chunk.text)) for chunk in chunks]
-        return Prepared(
-            title=document.title,
-            extraction_method=document.extraction_method,
-            pages=document.pages,
-            chunks=counted,
-            vectors=self._embed(document.title, counted),
-            status_reason=document.status_reason,
-            language=document.language,
-            fidelity=document.fidelity,
-        )
+        return document.prepared(counted, self._embed(document.title, counted))

@@ -46,7 +46,7 @@ from kb_engine.store.repository.content import (
 )
 from kb_engine.store.repository.reach import starts_with
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
-from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders, settle, together
+from kb_engine.store.repository.transaction import Read, Write, makes_room, settle, together
 
 _DERIVED = ("source_paths", "tags", "original")
 _COLUMNS = tuple(name for name in m.Document.__struct_fields__ if name not in _DERIVED)
@@ -368,10 +368,7 @@ async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int
         "created_at": write.now,
         "updated_at": write.now,
     }
-    await write.rows(
-        f"INSERT INTO documents ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
-        tuple(columns.values()),
-    )
+    await write.insert("documents", columns)
     await keep_text(write, document_id, job)
     if job.source_path is not None:
         await sources.point(write, job.source_path, document_id)

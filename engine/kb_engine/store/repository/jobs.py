@@ -75,10 +75,7 @@ async def accept(write: Write, new: NewJob) -> m.Job:
         "turn": await _turn(write, new.caller, lane),
         "created_at": write.now,
     }
-    await write.rows(
-        f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
-        tuple(columns.values()),
-    )
+    await write.insert("jobs", columns)
     if new.text is not None:
         await write.rows("INSERT INTO job_texts (job_id, text) VALUES (?, ?)", (new.id, new.text))
     if new.spool is not None:

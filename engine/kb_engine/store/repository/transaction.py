@@ -12,7 +12,7 @@ other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -183,6 +183,11 @@ class Write(Read):
     @abstractmethod
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Return the number of rows that a statement inserted, changed or removed."""
+
+    async def insert(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Insert a row, given by its columns."""
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(len(columns))})"  # noqa: S608
+        await self.rows(sql, tuple(columns.values()))
 
     @abstractmethod
     async def next_document(self) -> int:

@@ -22,7 +22,7 @@ from kb_engine.store.clock import parse, stamp
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.store.repository import originals
 from kb_engine.store.repository.content import content
-from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders
+from kb_engine.store.repository.transaction import Read, Write, makes_room
 
 _MEMBERS = (
     "kind", "doc_type", "format", "filename", "size_bytes", "sha256", "dedup_scope", "unsourced",
@@ -304,10 +304,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
         "vectors": _joined(standing.vectors),
         "original": members.sha256 if members.kind == "file" else None,
     }
-    await write.rows(
-        f"INSERT INTO versions ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
-        tuple(columns.values()),
-    )
+    await write.insert("versions", columns)
     await _delete(
         write,
         "document_id = ? AND id <= ("

@@ -105,13 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"{_with_value(setting, value)}: {error}") from error
 
     @classmethod
-    def read(
-        cls: type[S],
-        environ: Mapping[str, str],
-        *,
-        file: Path | None = None,
-        **flags: Any,
-    ) -> S:
+    def read(cls: type[S], environ: Mapping[str, str], *, file: Path | None = None, **flags: Any) -> S:
         """Return settings from `flags`, then `environ`, then `file`, then the defaults.
 
         A flag of None and an empty variable count as not set. `~` in paths is expanded.

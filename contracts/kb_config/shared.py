@@ -22,8 +22,7 @@ LogLevel = Annotated[
 PublishedCollections = Annotated[
     str,
     Setting(
-        "KB_PUBLISHED_COLLECTIONS",
-        "collections readable by the role service, by NAME or PREFIX*; empty: all",
+        "KB_PUBLISHED_COLLECTIONS", "collections readable by the role service, by NAME or PREFIX*; empty: all"
     ),
 ]
 UploadBytes = Annotated[

@@ -64,10 +64,7 @@ def local_name(name: str) -> str:
 
 
 def parser_for(
-    handler: Handler,
-    label: str,
-    name_of: Callable[[str], str] = local_name,
-    encoding: str | None = None,
+    handler: Handler, label: str, name_of: Callable[[str], str] = local_name, encoding: str | None = None
 ) -> expat.XMLParserType:
     """Return a parser that feeds `handler`; `name_of` maps a qualified name to an element name. `encoding`
     overrides the document's declaration.
@@ -272,8 +269,7 @@ def refuse_growing_entities(*declaration: object) -> None:
     value = declaration[2]  # None for an external entity
     if isinstance(value, str) and (len(value) > _LONGEST_ENTITY or "&" in value):
         raise ExtractionFailed(
-            "file_corrupt",
-            "The file defines entities that grow when they are put in. Send it without them.",
+            "file_corrupt", "The file defines entities that grow when they are put in. Send it without them."
         )
 
 

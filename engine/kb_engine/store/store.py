@@ -69,10 +69,7 @@ logger = logging.getLogger(__name__)
 
 def original_lost() -> EngineError:
     """Return the error for a file that is recorded in the base but missing."""
-    return EngineError(
-        "original_not_kept",
-        "The file was kept and cannot be found any more. Send it again.",
-    )
+    return EngineError("original_not_kept", "The file was kept and cannot be found any more. Send it again.")
 
 
 def utc_now() -> datetime:

@@ -178,11 +178,7 @@ async def _connect_to_any(url: str, *, timeout: float, **options: Any) -> Db:
 
 
 def _settings(search_path: str) -> dict[str, str]:
-    return {
-        "application_name": "kb",
-        "timezone": "UTC",
-        **_parameters(search_path),
-    }
+    return {"application_name": "kb", "timezone": "UTC", **_parameters(search_path)}
 
 
 def _parameters(search_path: str) -> dict[str, str]:

@@ -85,12 +85,7 @@ class Past:
     def chunks(self) -> list[PreparedChunk]:
         return [
             PreparedChunk(
-                self.text[each.start : each.end],
-                each.page,
-                each.heading,
-                each.start,
-                each.end,
-                each.tokens,
+                self.text[each.start : each.end], each.page, each.heading, each.start, each.end, each.tokens
             )
             for each in self.places
         ]

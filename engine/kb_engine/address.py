@@ -30,11 +30,7 @@ def is_postgres(text: str) -> bool:
 
 
 def address_of(text: str) -> Address:
-    """Parse the address in a setting.
-
-    Raises:
-        NotAnAddress: it is malformed.
-    """
+    """Parse the address in a setting. Raises NotAnAddress: it is malformed."""
     try:
         split = urlsplit(text)
         hosts = [urlsplit(f"//{each}") for each in split.netloc.rpartition("@")[2].split(",")]

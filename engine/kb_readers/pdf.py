@@ -61,7 +61,10 @@ _LARGE_SIZE = 2.0
 _BOLD_LINES = 2
 _HIGHEST_ROW = 5.0  # of a table, in sizes of the text
 _SECTION = re.compile(r"(?:\d{1,2}\.){0,4}\d{1,2}\.?|[IVX]{1,5}\.|[A-Z]\.")
-_NUMBERED = re.compile(r"(?:(?:\d{1,2}\.){1,4}(?:\d{1,2})?|[IVX]{1,5}\.|[A-H]\.) +[A-ZÀ-Þ]")
+# A letter before a further initial is no number: "D. E. Knuth", "A. Bell and C. Dunn".
+_NUMBERED = re.compile(
+    r"(?:(?:\d{1,2}\.){1,4}(?:\d{1,2})?|(?:[IVX]{1,5}|[A-H])\.(?!.*\b[A-ZÀ-Þ]\. )) +[A-ZÀ-Þ]"
+)
 _BOLD_SHARE = 0.3  # maximum share of bold characters in a text with bold headings
 _LEVELS = 6
 _LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text

@@ -136,11 +136,7 @@ def as_line(citation: m.Citation) -> str:
 
 
 def from_line(line: str) -> m.Citation:
-    """Return the citation of a line.
-
-    Raises:
-        ValueError: the line is not a citation.
-    """
+    """Return the citation of a line. Raises ValueError: the line is not a citation."""
     match = _LINE.fullmatch(line.strip()) if len(line) <= m.MAX_CITATION_CHARS else None
     if match is None:
         raise ValueError("it does not have the form of a citation")

@@ -343,12 +343,10 @@ class Simulator:
             )
             self.url = await self._listen(app, settings.host, settings.port)
             if settings.control is not None:
-                # Imported here because most runs in CI need neither the control plane nor its page.
+                # Imported here because most runs in CI do not need the control plane.
                 from kb_simulator.harness.control import build_control
-                from kb_simulator.harness.page import add_page
 
                 control = build_control(self.namespaces, engine_url=self.url)
-                add_page(control, self.namespaces, self.url)
                 self.control_url = await self._listen(control, LOOPBACK, settings.control)
         except BaseException:
             await self._stop()

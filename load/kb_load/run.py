@@ -29,10 +29,10 @@ import msgspec
 from kb_load.messages import LoadedBase, refusal
 from kb_load.plan import CURVES, BudgetsUnreadable, Figures, Plan, broken, broken_by_soak, read_budgets
 from kb_load.processes import LOOPBACK, NotReady, Sampler, clean_environment, describe, free_port, running
-from kb_load.report import Run, read_history, summary, write_report
+from kb_load.report import Run, read_history, text, write_report
 
 KEY = "a-key-for-the-load"
-FIGURES = "figures.json"
+FIGURES, PAGE = "figures.json", "report.html"
 _FOLDER = Path(__file__).resolve().parent
 _GRACE_SECONDS = 60
 _MOST_PROCESSES = 64
@@ -88,20 +88,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complaints=complaints,
         load_seconds=plan.seconds,
     )
-    page = write_report(run, options.out)
-    sys.stdout.write(f"{summary(figures)}\nreport: {page}\n")
+    write_report(run, options.out)
+    sys.stdout.write(f"{text(run)}\nreport: {options.out / PAGE}\n")
     sys.stderr.writelines(f"budget broken: {complaint}\n" for complaint in complaints)
     return 1 if complaints or status not in (0, 1) else 0
 
 
 def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tuple[int, Sampler]:
-    for stale in (*options.out.glob("locust*.*"), options.out / FIGURES):
+    for stale in (*options.out.glob("locust*.*"), options.out / FIGURES, options.out / PAGE):
         stale.unlink(missing_ok=True)
     prefix = options.out / "locust"
     command = [
         sys.executable, "-m", "locust", "-f", str(_FOLDER / "locustfile.py"), "--host", target.url,
         "--csv", str(prefix), "--csv-full-history",
-        "--html", f"{prefix}.html", "--stop-timeout", "10", "--only-summary",
+        "--html", str(options.out / PAGE), "--stop-timeout", "10", "--only-summary",
     ]  # fmt: skip
     command += (
         ["--web-host", LOOPBACK, "--web-port", str(options.page_port)] if options.page else ["--headless"]

@@ -71,7 +71,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     text.write_text("Bees keep warm.\nThey cluster.\n")
     engine: Any = Engine()
     ragler: Any = Ragler()
-    configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key", resource_links=True)
+    configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key")
     services = Services(configured, engine=engine, ragler=ragler)
     toolsets = {name: build_toolset(name, services) for name in TOOLSETS}
     match = FastPath.match

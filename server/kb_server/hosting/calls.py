@@ -155,8 +155,6 @@ class PublishedTool:
     tool: Tool[Any, Any]
     input: Schema
     output: Schema
-    has_links: bool
-    """True if resources may belong to its results."""
     label: str
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
     right: Right
@@ -184,7 +182,6 @@ class PublishedTool:
             tool,
             input_schema(tool.arguments),
             published,
-            has_links=type(tool).links is not Tool.links,
             label=label,
             right=tool.needed_right,
             toolset=toolset,
@@ -414,7 +411,5 @@ async def _carried_out(run: _Run) -> ToolOutcome:
         except ToolError as misfit:
             raise await tool.refusal(misfit, call) from None
         result = await tool.run(run.read, call)
-        found = tool.links(result) if published.has_links else ()
         encoded = published.opening + msgspec.json.encode(result)[1:]
-        links = tuple(map(msgspec.json.encode, found))
-        return ToolOutcome(encoded, links=links, meta=published.meta)
+        return ToolOutcome(encoded, meta=published.meta)

@@ -6,7 +6,6 @@ An addition starts as a job, which is followed for a while if the caller request
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -32,7 +31,6 @@ from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_
 from kb_server.engine_client.errors import EngineFault
 from kb_server.following import followed
 from kb_server.job_tasks import JobTasks, task_of
-from kb_server.offers import ResourceLink
 from kb_server.services import Services
 from kb_server.tool import A, Annotations, Call, ToolError
 from kb_server.toolsets.kb.documents import DocumentView, document_members
@@ -49,7 +47,6 @@ from kb_server.toolsets.kb.kb_tool import (
     UploadId,
     WaitSeconds,
 )
-from kb_server.toolsets.kb.resources import link_to
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, End, NewUpload
 
@@ -130,12 +127,6 @@ class _Followed:
 
 
 class _SubmittingTool(KbTool[A, S]):
-    def links(self, result: S) -> Sequence[ResourceLink]:
-        """The document, once it is there."""
-        if result.document_id is None or not self.services.settings.resource_links:
-            return []
-        return [link_to(result.document_id)]
-
     async def follow(
         self,
         job: m.Job,

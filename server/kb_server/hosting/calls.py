@@ -130,7 +130,7 @@ def _trace(traceparent: object) -> str | None:
 
 
 class UnknownToolError(MCPError):
-    """No tool has this name; the message lists the existing tools, and adds a hint."""
+    """No tool has this name; the message lists the caller's tools, and adds a hint."""
 
     def __init__(self, name: str, names: Iterable[str], hint: str = "") -> None:
         words = f"Unknown tool: {name[:64]}. The tools are {', '.join(names)}. {hint}".rstrip()
@@ -289,7 +289,10 @@ class Calls:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
             unknown = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
             log.warning("Unknown tool", extra=unknown)
-            raise UnknownToolError(name, self._tools, self._unknown_tool(name))
+            grant = call.grant
+            visible = self._views(grant.access.rights, grant.access.reach, grant.toolsets)
+            names = (each for each in self._tools if each in visible)
+            raise UnknownToolError(name, names, self._unknown_tool(name))
         return await self._answer(_Run(published, arguments, call))
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kb_contracts.access.reach import Access
+from kb_server.access.grants import Grant
 from kb_server.hosting.calls import Calls, UnknownToolError
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services
@@ -29,3 +31,11 @@ async def test_an_unknown_kb_delete_names_its_toolset() -> None:
         await calls.outcome("kb_delete", {"document_id": 1}, Call())
     assert "kb_search" in refused.value.error.message
     assert refused.value.error.message.endswith("with KB_TOOLSETS=kb,kb-extra it is served here, too.")
+
+
+async def test_an_unknown_tool_names_only_tools_that_the_key_may_use() -> None:
+    calls = Calls(build_toolset("kb-extra", UNUSED), Metrics())
+    reading = Call(grant=Grant(Access(rights=frozenset({"read"}))))
+    with pytest.raises(UnknownToolError) as refused:
+        await calls.outcome("kb_nothing", {}, reading)
+    assert refused.value.error.message.endswith("The tools are kb_history, kb_tags.")

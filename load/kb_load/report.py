@@ -82,14 +82,14 @@ class Sheet:
     matplotlib is imported here, not with the module: the import takes a second, and only plots need it.
     """
 
-    def __init__(self, panels: int, *, title: str, width: float = 9.0, height: float = 3.0) -> None:
+    def __init__(self, panels: int, *, title: str, height: float = 3.0) -> None:
         import matplotlib as mpl
 
         mpl.use("Agg")
         from matplotlib import pyplot
 
         self._figure, axes = pyplot.subplots(
-            panels, 1, figsize=(width, height * panels + 0.6), squeeze=False, layout="constrained"
+            panels, 1, figsize=(9.0, height * panels + 0.6), squeeze=False, layout="constrained"
         )
         self._figure.suptitle(title, fontsize=12)
         self._axes: list[Axes] = [row[0] for row in axes]

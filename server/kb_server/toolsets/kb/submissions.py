@@ -47,7 +47,7 @@ from kb_server.toolsets.kb.kb_tool import (
     UploadId,
     WaitSeconds,
 )
-from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
+from kb_server.toolsets.kb.state import document_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, End, NewUpload
 
 SHORT_NOTE_CHARS = 4_000
@@ -80,7 +80,7 @@ class Submission(msgspec.Struct, kw_only=True):
     document_status: str | None
     deduplicated: bool
     outcome: str | UnsetType = UNSET
-    error: JobFailure | None
+    error: m.JobError | None
     hint: str
 
 
@@ -121,7 +121,7 @@ class _Followed:
             "document_status": None if document is None else document.status,
             "deduplicated": job.deduplicated,
             "outcome": job.outcome,
-            "error": failure_of(job),
+            "error": job.error,
             "hint": self.hint,
         }
 

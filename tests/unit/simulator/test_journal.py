@@ -106,7 +106,7 @@ def test_requests_that_fit_no_operation_are_told() -> None:
     entry.code = "route_not_found"
     verdict = verify(journal, Verification())
     assert verdict.strangers == ("POST /api/v1/serch (route_not_found)",)
-    assert not (verdict.failures or verdict.unfired)
+    assert (verdict.failures, verdict.unfired) == ((), ())
 
 
 def test_occurrences_count_the_same_request() -> None:

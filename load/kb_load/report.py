@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from kb_load.plan import Budgets, Figures
+from kb_load.plan import Budgets, Entry, Figures
 from kb_load.processes import Machine, Sample, of, slope
 
 if TYPE_CHECKING:
@@ -195,8 +195,27 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_history(path: Path) -> list[Moment]:
+    """Return the course of a run from Locust's CSV file."""
     with path.open(newline="", encoding="utf-8") as file:
         return moments(csv.DictReader(file))
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Return the statistics of each tool at each version from Locust's CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            Entry(
+                tool=row["Name"],
+                era=row["Type"],
+                calls=int(row["Request Count"]),
+                failures=int(row["Failure Count"]),
+                p50=_number(row["50%"]),
+                p95=_number(row["95%"]),
+                p99=_number(row["99%"]),
+            )
+            for row in csv.DictReader(file)
+            if row["Name"] != "Aggregated"
+        ]
 
 
 def moments(rows: Iterable[Mapping[str, str]]) -> list[Moment]:

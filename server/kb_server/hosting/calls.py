@@ -133,7 +133,9 @@ class UnknownToolError(MCPError):
     """No tool has this name; the message lists the caller's tools, and adds a hint."""
 
     def __init__(self, name: str, names: Iterable[str], hint: str = "") -> None:
-        words = f"Unknown tool: {name[:64]}. The tools are {', '.join(names)}. {hint}".rstrip()
+        listed = ", ".join(names)
+        known = f"The tools are {listed}." if listed else "This key may use no tool here."
+        words = f"Unknown tool: {name[:64]}. {known} {hint}".rstrip()
         super().__init__(INVALID_PARAMS, words, {"error_type": UNKNOWN})
 
 

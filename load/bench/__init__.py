@@ -41,7 +41,6 @@ BENCHMARKS = {
     "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
     "search": Benchmark("searches, beside other stores in their own processes", "search:run"),
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
-    "manuals": Benchmark("searches in ten languages, on translated manual pages", "manuals:run"),
     "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "startup:run"),
 }

@@ -114,9 +114,9 @@ def note_new_collection(client: EngineClient, tags: Sequence[str], out: Output) 
     if name in CONVENTIONAL or out.as_json:
         return
     with suppress(CliError):  # a key may write without reading
-        found = client.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX, limit=1_000)).tags
-        known = {each.tag.removeprefix(PREFIX) for each in found}
-        if name not in known:
+        found = client.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX, limit=_LISTED))
+        known = {each.tag.removeprefix(PREFIX) for each in found.tags}
+        if name not in known and found.total <= _LISTED:  # of more, it may be a later one
             hint = did_you_mean(name, known.union(CONVENTIONAL))
             out.note(f"first document of the collection {name!r}{hint}")
 

@@ -27,7 +27,7 @@ import msgspec
 
 from kb_cli.archives import Archives
 from kb_cli.config import engine
-from kb_cli.documents import labels
+from kb_cli.documents import labels, note_new_collection
 from kb_cli.exclusion import exclusion
 from kb_cli.output import CliError, Exit, Output, counted, printable_line
 from kb_cli.properties import MARKDOWN, NO_DETAILS, Details, of_front_matter
@@ -230,6 +230,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         TemporaryDirectory() as folder,
         Archives() as archives,
     ):
+        note_new_collection(client, tags, out)
         found, refused = expanded(found, archives)
         pages, failed = fetched(urls, Path(folder), private=options.private, whole_page=options.whole_page)
         found += pages

@@ -27,7 +27,7 @@ import msgspec
 
 from kb_cli.archives import Archives
 from kb_cli.config import engine
-from kb_cli.documents import labels
+from kb_cli.documents import labels, note_new_collection
 from kb_cli.exclusion import exclusion
 from kb_cli.output import CliError, Exit, Output, counted, printable_line
 from kb_cli.properties import MARKDOWN, NO_DETAILS, Details, of_front_matter
@@ -86,7 +86,7 @@ class Progress(AbstractContextManager["Progress"]):
     def __init__(self, out: Output) -> None:
         self._out = out
         self.files = self._size = self._ended = 0
-        self._unknown: defaultdict[str, list[str]] = defaultdict(list)
+        self._unknown: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self._bars: Bars | None = None
         if out.is_terminal:
             from rich import progress
@@ -109,10 +109,10 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            for extension, paths in sorted(self._unknown.items()):
+            for (extension, reason), paths in sorted(self._unknown.items()):
                 many = f"{len(paths)} files {extension or 'without extension'}"
                 for path in paths if self.files <= _LISTED_FILES or len(paths) == 1 else [many]:
-                    self._show(Result(path, "skipped", reason=unknown_format(extension)))
+                    self._show(Result(path, "skipped", reason=reason))
         if self._bars is not None:
             self._bars.stop()
 
@@ -145,9 +145,9 @@ class Progress(AbstractContextManager["Progress"]):
         if self.files <= _LISTED_FILES or result.outcome not in _DONE or result.reason:
             self._show(result)
 
-    def skipped(self, path: str, extension: str, size: int) -> None:
+    def skipped(self, path: str, extension: str, reason: str, size: int) -> None:
         """Skip a file of `size` bytes and of unknown format; its line stands at the end."""
-        self._unknown[extension].append(path)
+        self._unknown[extension, reason].append(path)
         self._size -= size
         if self._bars is not None:
             self._bars.update(self._sending, total=self._size)
@@ -165,16 +165,17 @@ class Progress(AbstractContextManager["Progress"]):
 
 SOURCE_PATH_CHARS = 1_000
 _NO_OCR = "OCR does not apply to it: its text is read directly"
+_LOOKED_AT_BYTES = 8_192
 _LOOK_SECONDS = 0.5
 """Time between two checks of jobs while files are sent, in seconds."""
 
 
-def unknown_format(extension: str) -> str:
+def unknown_format(extension: str, *, is_text: bool) -> str:
     """Return the reason for not ingesting a file with this extension, and advice."""
     if extension in formats.ARCHIVES:
         return f"{extension} is an archive; kb add expands it where it is named, or found in a folder"
     kind = f"{extension} is no format" if extension else "without an extension there is no format"
-    return f"{kind} that kb reads; kb add --as-text reads it as text"
+    return f"{kind} that kb reads" + ("; kb add --as-text reads it as text" if is_text else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,15 @@ class Found:
     def opened(self) -> io.RawIOBase:
         """Return its content, to be closed by the caller."""
         return self.unpack() if self.unpack else io.FileIO(self.path)
+
+    @property
+    def seems_text(self) -> bool:
+        """True if its beginning has no NUL, unlike most binary files; a member of an archive is not read."""
+        try:
+            with self.path.open("rb") as content:
+                return self.unpack is None and b"\0" not in content.read(_LOOKED_AT_BYTES)
+        except OSError:
+            return False
 
     @property
     def label(self) -> str:
@@ -220,6 +230,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         TemporaryDirectory() as folder,
         Archives() as archives,
     ):
+        note_new_collection(client, tags, out)
         found, refused = expanded(found, archives)
         pages, failed = fetched(urls, Path(folder), private=options.private, whole_page=options.whole_page)
         found += pages
@@ -497,12 +508,12 @@ class Adding:
         return self.client.call(CREATE_JOB, body=request)
 
     def _pass_over(self, file: Found, kind: str) -> None:
-        reason = unknown_format(kind)
+        reason = unknown_format(kind, is_text=file.seems_text)
         if file.named:
             self._end(Result(file.label, "failed", reason=reason))
         else:
             self._results.append(Result(file.label, "skipped", reason=reason))
-            self.progress.skipped(file.label, kind, file.size)
+            self.progress.skipped(file.label, kind, reason, file.size)
 
     def _look(self) -> None:
         """Report, from time to time and without waiting, jobs that have ended while others were sent."""

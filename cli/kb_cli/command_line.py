@@ -421,7 +421,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise SystemExit(Exit.USAGE)
     options, others = root.parse_known_args(arguments)
     if others:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
+        parser.error(f"too many arguments: {' '.join(others)}")
     return options
 
 

@@ -30,6 +30,7 @@ from kb_contracts.api.operations import (
     GET_DOCUMENT,
     LIST_COLLECTIONS,
     LIST_DOCUMENTS,
+    LIST_TAGS,
     LIST_VERSIONS,
     PATCH_NOTE,
     REMOVE_TAG,
@@ -40,6 +41,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
     NoteQuery,
     PageQuery,
+    TagsQuery,
 )
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
@@ -104,6 +106,19 @@ def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str 
         known = [each.name for each in client.call(LIST_COLLECTIONS).collections]
         if name not in known:
             raise no_collection(name, known, advice)
+
+
+def note_new_collection(client: EngineClient, tags: Sequence[str], out: Output) -> None:
+    """Note that the collection among `tags` gets its first document, and the nearest other name."""
+    name = tags[0].removeprefix(PREFIX)
+    if name in CONVENTIONAL or out.as_json:
+        return
+    with suppress(CliError):  # a key may write without reading
+        found = client.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX, limit=_LISTED))
+        known = {each.tag.removeprefix(PREFIX) for each in found.tags}
+        if name not in known and found.total <= _LISTED:  # of more, it may be a later one
+            hint = did_you_mean(name, known.union(CONVENTIONAL))
+            out.note(f"first document of the collection {name!r}{hint}")
 
 
 def no_collection(name: str, known: Sequence[str], advice: str = "") -> CliError:
@@ -304,9 +319,12 @@ def _show_list(found: m.DocumentList, out: Output) -> None:
         ]
         for one in found.documents
     ]
+    if not rows:
+        out.note("No document found.")
+        return
     out.table(["id", "title", "type", "collection", "tags", "passages", "updated"], rows)
     end = found.offset + len(rows)
-    if rows and end < found.total:
+    if end < found.total:
         out.note(f"{end} of {counted(found.total, 'document')}, newest first; continue with --offset {end}")
 
 
@@ -327,7 +345,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
                 out.note(f"kb rm: {error.message}")
                 if error.status is not Exit.NOT_FOUND:
                     if untried := options.documents[place:]:
-                        out.note(f"kb rm: not tried: {', '.join(untried)}")
+                        out.note(f"kb rm: stopped here; not removed: {', '.join(untried)}")
                     break
     if failures and not removed:
         return failures[-1].status
@@ -435,6 +453,7 @@ def add_note(options: argparse.Namespace, out: Output) -> int:
         dedup_scope=tags[0],
     )
     with engine(options) as client:
+        note_new_collection(client, tags, out)
         job = client.call(CREATE_JOB, body=note)
         if not options.no_wait:
             job = client.wait_for_job(job.id)

@@ -94,9 +94,7 @@ def heads(folder: Path) -> list[Head]:
 
 
 def check(folder: Path, known: Iterable[Head] = ()) -> list[Break]:
-    """Return the breaks of all chains, also against heads that were `known` before; empty if the log is
-    intact.
-    """
+    """Return the breaks of all chains, also against heads that were `known`; empty if intact."""
     expired: dict[str, Head] = {}
     for entry in entries(folder):
         if entry.action == EXPIRED:
@@ -167,10 +165,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A query for lines; omitted criteria match every line. Times as in `Entry`, both inclusive.
-
-    `outcome` may be `REFUSED`.
-    """
+    """A query for lines, with times as in `Entry`, inclusive; an omitted criterion matches all."""
 
     who: str | None = None
     document: str | None = None

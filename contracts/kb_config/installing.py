@@ -18,10 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def install_command(*extras: str) -> str:
-    """Return the command for this interpreter that installs the missing packages of these extras.
-
-    If no package is missing, because one of them is damaged, it names them all.
-    """
+    """Return the command that installs the missing packages of these extras, or all if none is."""
     listed: list[str] = []
     with suppress(PackageNotFoundError):  # kb runs without having been installed
         listed = distribution(_DISTRIBUTION).requires or []

@@ -59,9 +59,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """`secrets` are redacted, as are texts with the form of a token; secrets shorter than four characters
-        are not, because they may be common words.
-        """
+        """`secrets` of four characters or more are redacted, as are texts with the form of a token."""
         super().__init__()
         self._secrets = tuple(secret for secret in secrets if len(secret) >= _MIN_SECRET)
 
@@ -75,9 +73,7 @@ class JsonFormatter(logging.Formatter):
         return self._redacted(self._line(entry))
 
     def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
-        """Return the line of `format` for such a record at level `info`, without a record: less than half the
-        cost.
-        """
+        """Return the line of `format` for such a record at level `info`, at less than half the cost."""
         entry = {**_standard_fields(time.time(), "INFO", message, logger), **fields}
         if not _STANDARD_FIELDS.isdisjoint(fields):
             entry |= _standard_fields(time.time(), "INFO", message, logger)

@@ -27,10 +27,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Metadata of a field: its environment variable, its purpose, and a mark for secrets.
-
-    `printable` returns a value in printable form, if a part of it is secret.
-    """
+    """A field's variable, purpose and choices; `printable` returns a value without its secret part."""
 
     variable: str
     help: str
@@ -108,13 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"{_with_value(setting, value)}: {error}") from error
 
     @classmethod
-    def read(
-        cls: type[S],
-        environ: Mapping[str, str],
-        *,
-        file: Path | None = None,
-        **flags: Any,
-    ) -> S:
+    def read(cls: type[S], environ: Mapping[str, str], *, file: Path | None = None, **flags: Any) -> S:
         """Return settings from `flags`, then `environ`, then `file`, then the defaults.
 
         A flag of None and an empty variable count as not set. `~` in paths is expanded.

@@ -1,7 +1,4 @@
-"""Settings of more than one part, declared once here because the parts do not import one another.
-
-Each part uses the type in its own class, with its own default.
-"""
+"""Settings of more than one part, which do not import one another; each gives its own default."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ LogLevel = Annotated[
 PublishedCollections = Annotated[
     str,
     Setting(
-        "KB_PUBLISHED_COLLECTIONS",
-        "collections readable by the role service, by NAME or PREFIX*; empty: all",
+        "KB_PUBLISHED_COLLECTIONS", "collections readable by the role service, by NAME or PREFIX*; empty: all"
     ),
 ]
 UploadBytes = Annotated[

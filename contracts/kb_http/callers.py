@@ -102,9 +102,7 @@ def right_missing(operation: AnyOperation, headers: MultiMapping[str]) -> Engine
     """The refusal of a caller without the operation's right."""
     if operation.right not in _OF_SERVICE and not may_change(headers.get(USER_ROLE)):
         return EngineError(
-            "forbidden",
-            f"The role {SERVICE!r} may read and search, and change nothing.",
-            parameter=USER_ROLE,
+            "forbidden", f"The role {SERVICE!r} may read and search, and change nothing.", parameter=USER_ROLE
         )
     return EngineError("forbidden", f"This key may not {operation.right}. Use a key with this right.")
 

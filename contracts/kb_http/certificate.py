@@ -69,10 +69,7 @@ class Certificate:
 
 
 def trusting(authorities: Path) -> ssl.SSLContext:
-    """Return a client's TLS context that trusts these authorities only.
-
-    Raises CertificateUnusable.
-    """
+    """Return a client's TLS context that trusts these authorities only. Raises CertificateUnusable."""
     try:
         context = ssl.create_default_context(cafile=authorities)
     except ssl.SSLError as error:

@@ -16,13 +16,7 @@ from multidict import CIMultiDict
 
 from kb_contracts.api.operations import AnyOperation
 from kb_http.decoding import decode_body
-from kb_http.mount import (
-    ANSWERING,
-    JSON_BODY_BYTES,
-    Sent,
-    body_too_large,
-    failure_response,
-)
+from kb_http.mount import ANSWERING, JSON_BODY_BYTES, Sent, body_too_large, failure_response
 from kb_http.multipart import SentFile
 
 _ENDING_SECONDS = 10.0

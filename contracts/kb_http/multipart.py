@@ -67,10 +67,7 @@ class SentFile:
 
 
 async def receive_file(
-    source: web.Request | SentFile,
-    open_sink: Callable[[str, str], Awaitable[Sink]],
-    *,
-    max_bytes: int,
+    source: web.Request | SentFile, open_sink: Callable[[str, str], Awaitable[Sink]], *, max_bytes: int
 ) -> ReceivedFile:
     """Read the file and its fields, which a request may have in any order.
 

@@ -1,7 +1,4 @@
-"""`python -m kb_engine`: the engine alone, with settings from the environment.
-
-Exit status: 0 after SIGTERM or SIGINT, 1 when it cannot start, 2 when a setting is wrong.
-"""
+"""`python -m kb_engine`: the engine alone. Exit status: 0 after a signal, 1 no start, 2 a wrong setting."""
 
 from __future__ import annotations
 

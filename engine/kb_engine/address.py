@@ -14,10 +14,7 @@ class NotAnAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`postgresql://user:password@host:port/database?option=value`, checked.
-
-    It may name several hosts, separated by commas.
-    """
+    """A checked `postgresql://user:password@host:port/database?option=value`, of one or several hosts."""
 
     url: str = field(repr=False)
     printed: str
@@ -33,11 +30,7 @@ def is_postgres(text: str) -> bool:
 
 
 def address_of(text: str) -> Address:
-    """Parse the address in a setting.
-
-    Raises:
-        NotAnAddress: it is malformed.
-    """
+    """Parse the address in a setting. Raises NotAnAddress: it is malformed."""
     try:
         split = urlsplit(text)
         hosts = [urlsplit(f"//{each}") for each in split.netloc.rpartition("@")[2].split(",")]

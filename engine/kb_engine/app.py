@@ -27,11 +27,7 @@ from kb_engine.spans import traced
 from kb_engine.store.repository import jobs
 from kb_http.direct import DirectCalls
 from kb_http.documents import add_documents
-from kb_http.mount import (
-    build_application,
-    engine_admission,
-    handlers_of,
-)
+from kb_http.mount import build_application, engine_admission, handlers_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +46,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         StartError: one of `kb_engine.start_errors`.
         kb_engine.store.BaseRefused: the database is in use, belongs to another embedder, or is unusable.
     """
-    for warning in (
-        *settings.removal_warnings(),
-        *settings.embedder_warnings(),
-        *settings.part_warnings(),
-    ):
+    for warning in (*settings.removal_warnings(), *settings.embedder_warnings(), *settings.part_warnings()):
         logger.warning(warning)
     embedder = await asyncio.to_thread(embedder_of, settings)
     keys = await asyncio.to_thread(keys_of, settings)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
 from typing import TypeAlias
 
-import msgspec
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
 from kb_contracts.semantics.headings import Heading
+from kb_engine.store.port import PreparedChunk
 from kb_readers.markdown import headings
 from kb_readers.model import Extraction
 from kb_readers.tables import Table, columns, header_at, table_at, tables_in
@@ -33,38 +32,13 @@ _Passage: TypeAlias = tuple[int, str]
 _Counted: TypeAlias = tuple[int, str, int]
 
 
-class Chunk(msgspec.Struct, frozen=True):
-    """One passage: `text[start:end]` of the document's text, that is its pages joined by `PAGE_BREAK`.
-
-    A chunk lies on one page.
-    """
-
-    index: int
-    """From 0, in document order."""
-    text: str
-    """Never blank; without leading and trailing blanks."""
-    page: int | None
-    heading: str | None
-    """The headings above it, outermost first, as in "Guide > Install", including one at its beginning.
-
-    If it begins in a table below the header row, that row follows on a second line, from the column on in
-    which it begins, as in "Accounts\\n| No | Name |".
-    """
-    start: int
-    """In code points from the start of the document's text."""
-    end: int
-    """In code points, exclusive."""
-    tokens: int
-    """The count of `count_tokens`; 0 without it."""
-
-
 def chunks(
     extraction: Extraction,
     *,
     capacity: int = CHUNK_CHARS,
     count_tokens: Callable[[str], int] | None = None,
     max_tokens: int = MAX_TOKENS,
-) -> Iterator[Chunk]:
+) -> Iterator[PreparedChunk]:
     """Yield the chunks of a document in order, of at most `capacity` characters plus a tenth.
 
     A chunk over `max_tokens`, as happens with Chinese, is cut further, so that the embedder reads all of it.
@@ -72,7 +46,6 @@ def chunks(
     """
     splitter = (MarkdownSplitter if extraction.is_markdown else TextSplitter)(capacity)
     segment = max(_SEGMENT_CHARS, _CHUNKS_A_SEGMENT * capacity)
-    numbers = count()
     trail = _Trail()
     page_start = 0
     for page in extraction.pages:
@@ -92,7 +65,7 @@ def chunks(
                 if header := header_at(page.text, place, tables):
                     heading = f"{heading or ''}\n{header}"
                 at = page_start + place
-                yield Chunk(next(numbers), piece, page.number, heading, at, at + len(piece), tokens)
+                yield PreparedChunk(piece, page.number, heading, at, at + len(piece), tokens)
         page_start += len(page.text) + len(PAGE_BREAK)
 
 

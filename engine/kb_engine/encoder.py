@@ -66,10 +66,7 @@ class Owner:
 
 
 class Encoder:
-    """Runs one embedder. Each failure becomes `embedder_unavailable` and is retried later.
-
-    `failure` is the reason of an outage, or None.
-    """
+    """Runs one embedder. `failure` is the reason of an outage, or None."""
 
     def __init__(
         self, embedder: Embedder, *, workers: int, clock: Callable[[], float] = time.monotonic
@@ -123,10 +120,7 @@ class Encoder:
             self._loading = asyncio.create_task(self._load())
 
     def begin_recovery(self) -> None:
-        """During an outage, start a check whether the embedder works again, and return at once.
-
-        Called for the status: without other traffic the outage would be reported forever.
-        """
+        """During an outage, start a check whether the embedder works again, and return at once."""
         if (
             self.failure is None
             or self._backing_off

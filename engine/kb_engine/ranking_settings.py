@@ -42,8 +42,7 @@ class RankingSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = ""
     weights_question: Annotated[
-        str,
-        Setting("KB_RANKING_WEIGHTS_QUESTION", "weights for questions; empty: KB_RANKING_WEIGHTS"),
+        str, Setting("KB_RANKING_WEIGHTS_QUESTION", "weights for questions; empty: KB_RANKING_WEIGHTS")
     ] = ""
     decay_rate: Annotated[
         float,

@@ -18,11 +18,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.api.engine import Engine
 from kb_engine.app import ENGINE, KEYS, create_app
 from kb_engine.settings import EngineSettings
-from kb_engine.start_errors import (
-    CannotEncrypt,
-    CannotListen,
-    PortInUse,
-)
+from kb_engine.start_errors import CannotEncrypt, CannotListen, PortInUse
 from kb_engine.store.repository.state import counts
 from kb_http.admission import LINGER_SECONDS, stop_listening
 from kb_http.certificate import Certificate, CertificateUnusable
@@ -35,10 +31,7 @@ from kb_http.connections import (
     is_loopback,
     listen,
 )
-from kb_http.mount import (
-    HEADER_BYTES,
-    REQUEST_LINE_BYTES,
-)
+from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("kb_engine.access")
@@ -103,10 +96,7 @@ async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Appl
 
 @asynccontextmanager
 async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIterator[str]:
-    """Listen; yield the base URL. Requests in progress when the block ends are continued.
-
-    There is no limit per client address: the server is the only client, and uses one address.
-    """
+    """Listen; yield the base URL. All connections may come from one address, that of the server."""
     make = runner.server
     assert make is not None, "a runner that was set up has a server"
     most = connections_within_descriptors(CONNECTIONS)

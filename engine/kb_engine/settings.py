@@ -163,8 +163,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     keep_versions: Annotated[
         int,
         Setting(
-            "KB_KEEP_VERSIONS",
-            "number of earlier versions kept per document; 0: no versions and no trash",
+            "KB_KEEP_VERSIONS", "number of earlier versions kept per document; 0: no versions and no trash"
         ),
         msgspec.Meta(ge=0, le=1_000),
     ] = KEPT_VERSIONS
@@ -174,8 +173,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         msgspec.Meta(gt=0, le=36_500),
     ] = KEPT_DAYS
     keep_questions: Annotated[
-        bool,
-        Setting("KB_KEEP_QUESTIONS", "keep the texts of the last 100 questions that found nothing"),
+        bool, Setting("KB_KEEP_QUESTIONS", "keep the texts of the last 100 questions that found nothing")
     ] = False
     scan_days: Annotated[
         float,

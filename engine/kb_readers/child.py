@@ -118,10 +118,7 @@ async def _read(
 
 
 async def _run(process: Process, pipe: ProgressPipe, limits: Limits, on_progress: OnProgress) -> int:
-    """Return the exit status, negative for a signal. On return or exception the process has ended.
-
-    Each OCR page extends the reader's time limit, up to a bound for all pages.
-    """
+    """Return the exit status, negative for a signal. Each OCR page extends the time limit, up to a bound."""
     loop = asyncio.get_running_loop()
     last: PageBegun | None = None
     end_of_all = 0.0

@@ -54,10 +54,7 @@ def read_delimited(data: bytes) -> Extraction:
 
 
 def separator_of(text: str) -> str | None:
-    """Return the separator that splits most rows equally, then into most values; None without any.
-
-    Among equals the first of `_SEPARATORS` is returned.
-    """
+    """Return the separator that splits most rows equally, then into most values; None without any."""
     found: dict[str, tuple[float, int]] = {}
     for separator in _SEPARATORS:
         rows = islice(_rows(text[:_SAMPLE_CHARACTERS], separator), _SAMPLE_ROWS)

@@ -45,10 +45,7 @@ def table_rule(columns: int) -> str:
 
 
 def headings(text: str) -> Iterator[Heading]:
-    """Yield the headings in order, with titles without emphasis and of at most 200 characters.
-
-    Linear in the length of the text.
-    """
+    """Yield the headings in order, titles plain and of at most 200 characters, in linear time."""
     for found in semantics.headings(text):
         yield Heading(found.level, _plain(found.title), found.start, found.end)
 
@@ -65,10 +62,7 @@ def given_title(given: str | None) -> str | None:
 
 
 def _plain(title: str) -> str:
-    """Return heading text without emphasis, code marks and escapes, on one line, truncated.
-
-    The limit keeps breadcrumbs small for any file.
-    """
+    """Return a heading without emphasis, code marks and escapes, truncated for breadcrumbs."""
     words = _ESCAPE.sub(r"\1", _EMPHASIS.sub("", title[: 2 * _LONGEST_TITLE])).split()
     plain = " ".join(words)
     return plain if len(plain) <= _LONGEST_TITLE else plain[: _LONGEST_TITLE - 1] + "…"

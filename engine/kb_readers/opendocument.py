@@ -28,10 +28,7 @@ _NUMERALS = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "up
 
 
 def read_opendocument(data: bytes, context: Context) -> Extraction:
-    """Return a page for each slide, or a text or workbook as one page without a number.
-
-    Raises ExtractionFailed.
-    """
+    """Return a page per slide, or one page without a number. Raises ExtractionFailed."""
     fmt = FORMATS[context.format]
     archive = Archive(data, fmt.label)
     if archive.elements("META-INF/manifest.xml", "encryption-data").attributes:

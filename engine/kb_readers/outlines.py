@@ -1,7 +1,4 @@
-"""AsciiDoc, Org and LaTeX: section titles as Markdown headings, and the rest unchanged.
-
-Nothing is run or included: macros and directives are text.
-"""
+"""AsciiDoc, Org, LaTeX and reStructuredText: titles become Markdown headings; nothing is run or included."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ _LATEX_LEVELS = {
 }  # fmt: skip
 _LATEX_TITLE = re.compile(r"\\title(?:\[[^\]]{0,500}\])?\s{0,10}\{((?:[^{}]|\{[^{}]{0,500}\}){1,500})\}")
 _LATEX_VERBATIM = re.compile(r"\s*\\(begin|end)\{(verbatim|lstlisting|minted)\*?\}")
+_RST_MARKS = re.compile(r"([!-/:-@\[-`{-~])\1*")
 _LATEX_COMMAND = re.compile(r"\\\\|\\[a-zA-Z]+\*?|[{}]|~")
 
 
@@ -85,6 +83,37 @@ def _latex(lines: list[str]) -> Iterator[str]:
             yield escaped(line)
 
 
+def _rst(lines: list[str]) -> Iterator[str]:
+    """Yield the lines. Adornment styles (below, or above and below) get levels in order of appearance."""
+    levels: list[tuple[str, bool]] = []
+
+    def heading(title: str, mark: str, *, is_framed: bool) -> str:
+        if (kind := (mark[0], is_framed)) not in levels:
+            levels.append(kind)
+        return f"{'#' * min(levels.index(kind) + 1, _DEEPEST)} {title.strip()}"
+
+    place = 0
+    while place < len(lines):
+        first, second, third = (line.rstrip() for line in (*lines[place : place + 3], "", "")[:3])
+        if _marks(first) and third == first and _fits(second, first):
+            yield heading(second, first, is_framed=True)
+            place += 3
+        elif not first[:1].isspace() and not _marks(first) and _marks(second) and _fits(first, second):
+            yield heading(first, second, is_framed=False)
+            place += 2
+        else:
+            yield escaped(lines[place])
+            place += 1
+
+
+def _marks(line: str) -> bool:
+    return _RST_MARKS.fullmatch(line) is not None
+
+
+def _fits(title: str, marks: str) -> bool:
+    return bool(title.strip()) and len(title.strip()) <= len(marks)
+
+
 def _plain(title: str) -> str:
     return " ".join(_LATEX_COMMAND.sub(" ", title).split())
 
@@ -93,5 +122,6 @@ _LANGUAGES: dict[str, tuple[Callable[[list[str]], Iterator[str]], re.Pattern[str
     "adoc": (_asciidoc, None),
     "org": (_org, _ORG_TITLE),
     "tex": (_latex, _LATEX_TITLE),
+    "rst": (_rst, None),
 }
 """By format: the conversion of lines, and the declaration of a title."""

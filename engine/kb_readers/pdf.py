@@ -61,7 +61,10 @@ _LARGE_SIZE = 2.0
 _BOLD_LINES = 2
 _HIGHEST_ROW = 5.0  # of a table, in sizes of the text
 _SECTION = re.compile(r"(?:\d{1,2}\.){0,4}\d{1,2}\.?|[IVX]{1,5}\.|[A-Z]\.")
-_NUMBERED = re.compile(r"(?:(?:\d{1,2}\.){1,4}(?:\d{1,2})?|[IVX]{1,5}\.|[A-H]\.) +[A-ZÀ-Þ]")
+# A letter before a further initial is no number: "D. E. Knuth", "A. Bell and C. Dunn".
+_NUMBERED = re.compile(
+    r"(?:(?:\d{1,2}\.){1,4}(?:\d{1,2})?|(?:[IVX]{1,5}|[A-H])\.(?!.*\b[A-ZÀ-Þ]\. )) +[A-ZÀ-Þ]"
+)
 _BOLD_SHARE = 0.3  # maximum share of bold characters in a text with bold headings
 _LEVELS = 6
 _LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text
@@ -98,10 +101,7 @@ _CONTENTS = frozenset(
 
 
 def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
-    """Return pages numbered from 1; their count is reported before. Raises ExtractionFailed.
-
-    A remark lists pages that lost text to damage.
-    """
+    """Return pages numbered from 1; a remark lists those that lost text. Raises ExtractionFailed."""
     with open_pdf(data) as document:
         with suppress(pypdfium2.PdfiumError):  # without the form its fields are omitted
             document.init_forms()

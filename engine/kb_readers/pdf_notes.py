@@ -1,7 +1,4 @@
-"""Text added to the pages of a PDF: form values, notes and comments.
-
-PDFium keeps these apart from a page's text. Scripts of a form are never run.
-"""
+"""Form values, notes and comments of a PDF, which PDFium keeps apart; no script is run."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ _CHOICES = frozenset([raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX])
 
 
 def notes_of(document: Any, page: Any, text: str) -> str:
-    """Return fields as `Name: value` and notes, on separate lines, omitting repetitions of the page's `text`.
-
-    Fields are included only after `document.init_forms()`.
-    """
+    """Return fields and notes that `text` lacks, a line each; fields only after `init_forms()`."""
     count = raw.FPDFPage_GetAnnotCount(page)
     if count <= 0:
         return ""

@@ -40,10 +40,7 @@ _REFERENCE = re.compile(rb"(\d+) \d+ R\b")
 
 
 def damaged_pages(document: Any, data: bytes) -> list[int]:
-    """Return the numbers, from 1, of pages whose content is truncated or altered.
-
-    `document` is `data` opened. Do not read it afterwards: saving may have removed its key.
-    """
+    """Return the numbers of truncated or altered pages; `document`, `data` opened, cannot be read after."""
     if not _FLATE.search(data):
         return []  # no stream has a checksum
     copy = BytesIO()

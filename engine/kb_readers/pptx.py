@@ -64,10 +64,7 @@ class _Shapes(Handler):
     """Collects the texts of one part, shape by shape, while its elements go by."""
 
     def __init__(
-        self,
-        *,
-        unread: frozenset[str] = frozenset(),
-        diagram: Callable[[str], list[str]] = lambda _: [],
+        self, *, unread: frozenset[str] = frozenset(), diagram: Callable[[str], list[str]] = lambda _: []
     ) -> None:
         """Ignore placeholders of the types `unread`; `diagram` returns the texts of a SmartArt by its id."""
         self.title = ""

@@ -1,7 +1,4 @@
-"""The registry of readers by format, and the reading of one file.
-
-A format is added by its line in `kb_contracts.api.formats`, and a module here.
-"""
+"""The readers by format. A new one needs a line in `kb_contracts.api.formats`, and a module here."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _OTHERS = {
         name: Reader(f"kb_readers.{module}", f"read_{module.removesuffix('s')}", takes_context=True)
         for module, names in (
             ("opendocument", ("odt", "ods", "odp")),
-            ("outlines", ("adoc", "org", "tex")),
+            ("outlines", ("adoc", "org", "rst", "tex")),
             ("code", GRAMMARS),
         )
         for name in names
@@ -54,9 +51,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         if name in _OTHERS or not (name in _DECODED_HERE or fmt.takes_ocr)
     }
 )
-"""By format name: `read_NAME` in a module NAME, unless `_OTHERS` has another; none for pictures. A module is
-imported in the child only, for the first file of its format.
-"""
+"""By format name: `read_NAME` in a module NAME, unless `_OTHERS` has another; None for pictures."""
 DRAWN = {
     "pdf": Reader(
         "kb_readers.pdf_picture", "draw_pdf", takes_context=True, cpu_limit="size", aborts_without_memory=True
@@ -72,10 +67,7 @@ _PACKAGES = {
 
 
 def format_of(filename: str, content_type: str = "") -> Format:
-    """See `kb_contracts.api.formats.format_of`.
-
-    Raises ExtractionFailed "unsupported_format" with the list of supported formats.
-    """
+    """Like `formats.format_of`, but raises ExtractionFailed "unsupported_format" with the formats."""
     try:
         return formats.format_of(filename, content_type)
     except formats.UnsupportedFormat as error:

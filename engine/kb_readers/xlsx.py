@@ -298,10 +298,7 @@ def _words(text: str) -> str:
 
 
 def formatter(number: int, code: str, *, from_1904: bool) -> Formatter:
-    """Return the formatter for the number format `number`; `code` is its code in the file, or "".
-
-    Dates count from 1900, or in some workbooks from 1904.
-    """
+    """Return the formatter for number format `number` with its code, or "". Dates count from 1900 or 1904."""
     if len(code) > _LONGEST_CODE:
         return plain
     first_section = _LITERAL.sub("", code).partition(";")[0]
@@ -347,10 +344,7 @@ def _sections(code: str) -> list[_Section]:
 
 
 def _with_literals(code: str) -> Formatter:
-    """Return a formatter with the literals of a code, as a unit, and the leading zeros of a code of zeros.
-
-    The digits are those of `plain`.
-    """
+    """Return a formatter that adds a code's literals, as a unit, and its leading zeros to `plain`."""
     first, *others = _sections(code)
     zeros = "".join(first.digits).count("0") if set("".join(first.digits)) == {"0"} else 0
     is_number = len(first.digits) == 1 and _DIGITS.fullmatch(first.digits[0]) is not None

@@ -64,10 +64,7 @@ def local_name(name: str) -> str:
 
 
 def parser_for(
-    handler: Handler,
-    label: str,
-    name_of: Callable[[str], str] = local_name,
-    encoding: str | None = None,
+    handler: Handler, label: str, name_of: Callable[[str], str] = local_name, encoding: str | None = None
 ) -> expat.XMLParserType:
     """Return a parser that feeds `handler`; `name_of` maps a qualified name to an element name. `encoding`
     overrides the document's declaration.
@@ -166,9 +163,7 @@ class Package(Archive):
     """One Office file. Each method may raise ExtractionFailed."""
 
     def __init__(self, data: bytes, fmt: Format, families: tuple[str, str]) -> None:
-        """Open the file. `families`: each main part of this format has one of them in its content type; the
-        second is that of files with macros, which are ignored.
-        """
+        """Open the file; its main part has one of `families`, of which the second has macros."""
         if data.startswith(_OLE):
             if _ENCRYPTED_PACKAGE in data:
                 raise locked(fmt.label)
@@ -274,8 +269,7 @@ def refuse_growing_entities(*declaration: object) -> None:
     value = declaration[2]  # None for an external entity
     if isinstance(value, str) and (len(value) > _LONGEST_ENTITY or "&" in value):
         raise ExtractionFailed(
-            "file_corrupt",
-            "The file defines entities that grow when they are put in. Send it without them.",
+            "file_corrupt", "The file defines entities that grow when they are put in. Send it without them."
         )
 
 

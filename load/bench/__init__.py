@@ -40,9 +40,7 @@ BENCHMARKS = {
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
     "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
     "search": Benchmark("searches, beside other stores in their own processes", "search:run"),
-    "phrases": Benchmark("searches with phrases and exclusions, beside plain ones", "phrases:run"),
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
-    "manuals": Benchmark("searches in ten languages, on translated manual pages", "manuals:run"),
     "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),
     "startup": Benchmark("kb stdio, from its start to its first answer", "startup:run"),
 }

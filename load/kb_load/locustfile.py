@@ -2,7 +2,6 @@
 
 `python -m kb_load.run` starts the servers and runs Locust with this file; alone it loads any URL. Environment
 variables: KB_LOAD_SHAPE, KB_LOAD_USERS, KB_LOAD_SECONDS (without a shape Locust's page sets the users),
-KB_LOAD_BUDGETS (a file; a broken budget makes the exit status 1), KB_LOAD_FIGURES (a file to write),
 KB_LOAD_KEY, KB_LOAD_SEED, KB_LOAD_THINK (seconds between two calls of an agent), KB_LOAD_ANYWAY (1: load a
 base that is not empty). Documents that the agents add are removed when they stop.
 
@@ -24,11 +23,9 @@ import os
 import sys
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-import msgspec
 from faker import Faker
 from locust import LoadTestShape, between, events, task
 from locust.contrib.fasthttp import FastHttpUser
@@ -50,7 +47,7 @@ from kb_load.messages import (
     structured,
     tool_call,
 )
-from kb_load.plan import Entry, Figures, Plan, ShapeName, broken, read_budgets
+from kb_load.plan import Plan, ShapeName
 
 COLLECTIONS = ("documents", "memory", "workspace")
 _SUBJECTS = ("pensions", "harbour fees", "bee keeping", "canal locks", "orchards", "archives", "clock repair")
@@ -309,48 +306,5 @@ def look(environment: Environment, **_more: Any) -> None:
     if reason := refusal(base, anyway=bool(os.environ.get(ANYWAY))):
         sys.stderr.write(f"load: {reason}\n")
         environment.process_exit_code = REFUSED
-        environment.events.quitting.remove_listener(judge)  # type: ignore[no-untyped-call]  # Locust's
         if environment.runner is not None:
             environment.runner.quit()
-
-
-@events.quitting.add_listener  # type: ignore[untyped-decorator]  # Locust's
-def judge(environment: Environment, **_more: Any) -> None:
-    """Write the figures, report broken budgets and set the exit status; runs once, not in workers."""
-    if isinstance(environment.runner, WorkerRunner):
-        return
-    figures = _figures(environment)
-    if path := os.environ.get("KB_LOAD_FIGURES"):
-        Path(path).write_bytes(msgspec.json.encode(figures))
-    budgets = os.environ.get("KB_LOAD_BUDGETS")
-    complaints = broken(read_budgets(Path(budgets)), figures, _users(environment)) if budgets else []
-    for complaint in complaints:
-        sys.stderr.write(f"budget broken: {complaint}\n")
-    environment.process_exit_code = 1 if complaints else 0
-
-
-def _users(environment: Environment) -> float:
-    """Return the mean number of users; without a plan, the number on the command line, if any."""
-    if isinstance(environment.shape_class, PlannedShape):
-        return environment.shape_class.plan.mean_users
-    return float(getattr(environment.parsed_options, "num_users", None) or 0)
-
-
-def _figures(environment: Environment) -> Figures:
-    stats = environment.stats
-    began, ended = stats.total.start_time, stats.total.last_request_timestamp or stats.total.start_time
-    return Figures(
-        seconds=round(max(0.0, ended - began), 3),
-        entries=[
-            Entry(
-                tool=str(entry.name),
-                era=str(entry.method),
-                calls=entry.num_requests,
-                failures=entry.num_failures,
-                p50=entry.get_response_time_percentile(0.5),
-                p95=entry.get_response_time_percentile(0.95),
-                p99=entry.get_response_time_percentile(0.99),
-            )
-            for entry in sorted(stats.entries.values(), key=lambda each: (each.name, each.method))
-        ],
-    )

@@ -1,22 +1,19 @@
-"""Percentiles, tables, plots, and the report of a load run.
+"""Percentiles, tables, plots, and the report of a load run: text, JSON and a plot beside Locust's own page.
 
-Plots are PNG files, small enough for a repository, with the machine at their foot. The report is one HTML
-file that contains its plots, with the plots as files beside it.
+Plots are PNG files, small enough for a repository, with the machine at their foot.
 """
 
 from __future__ import annotations
 
-import base64
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from kb_load.plan import Budgets, Figures
+from kb_load.plan import Budgets, Entry, Figures
 from kb_load.processes import Machine, Sample, of, slope
 
 if TYPE_CHECKING:
@@ -30,14 +27,7 @@ Line = tuple[Sequence[float], Sequence[float]]
 """Values of x and of y."""
 Span = tuple[float, float]
 """Minimum and maximum."""
-_STYLE = """\
-body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:1em 0}
-td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}
-td:first-child,th:first-child{text-align:left}img{max-width:100%}.bad{color:#b00020}.good{color:#1b6e3c}
-small{color:#555}"""
 PLOT = "load.png"
-PAGE = "report.html"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -92,14 +82,14 @@ class Sheet:
     matplotlib is imported here, not with the module: the import takes a second, and only plots need it.
     """
 
-    def __init__(self, panels: int, *, title: str, width: float = 9.0, height: float = 3.0) -> None:
+    def __init__(self, panels: int, *, title: str, height: float = 3.0) -> None:
         import matplotlib as mpl
 
         mpl.use("Agg")
         from matplotlib import pyplot
 
         self._figure, axes = pyplot.subplots(
-            panels, 1, figsize=(width, height * panels + 0.6), squeeze=False, layout="constrained"
+            panels, 1, figsize=(9.0, height * panels + 0.6), squeeze=False, layout="constrained"
         )
         self._figure.suptitle(title, fontsize=12)
         self._axes: list[Axes] = [row[0] for row in axes]
@@ -205,8 +195,27 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_history(path: Path) -> list[Moment]:
+    """Return the course of a run from Locust's CSV file."""
     with path.open(newline="", encoding="utf-8") as file:
         return moments(csv.DictReader(file))
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Return the statistics of each tool at each version from Locust's CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            Entry(
+                tool=row["Name"],
+                era=row["Type"],
+                calls=int(row["Request Count"]),
+                failures=int(row["Failure Count"]),
+                p50=_number(row["50%"]),
+                p95=_number(row["95%"]),
+                p99=_number(row["99%"]),
+            )
+            for row in csv.DictReader(file)
+            if row["Name"] != "Aggregated"
+        ]
 
 
 def moments(rows: Iterable[Mapping[str, str]]) -> list[Moment]:
@@ -255,14 +264,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Duration of the load in seconds; afterwards the users remove what they added. None: unknown."""
 
 
-def write_report(run: Run, folder: Path) -> Path:
-    """Write plot, figures and page into `folder`; return the path of the page."""
+def write_report(run: Run, folder: Path) -> None:
+    """Write the plot and all figures into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     plot(run, folder / PLOT)
     (folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
-    page = folder / PAGE
-    page.write_text(html(run, (folder / PLOT).read_bytes()), "utf-8")
-    return page
 
 
 def plot(run: Run, path: Path) -> None:
@@ -303,32 +309,12 @@ def plot(run: Run, path: Path) -> None:
     sheet.save(path, under=run.machine.line())
 
 
-def html(run: Run, picture: bytes) -> str:
-    """Return the page, with its plot embedded."""
-    verdict = "".join(f'<li class="bad">{escape(complaint)}</li>' for complaint in run.complaints)
-    image = base64.b64encode(picture).decode()
-    versions = ", ".join(f"{name} {version}" for name, version in run.machine.versions.items())
-    body = [
-        f"<h1>{escape(run.title)}</h1>",
-        f"<p>{escape(run.machine.line())}<br>",
-        f"<small>{escape(run.machine.system)}; {escape(versions)}</small></p>",
-        f"<p><code>{escape(run.command)}</code></p>",
-        f"<ul>{verdict}</ul>" if verdict else '<p class="good">All budgets were kept.</p>',
-        f"<p>{escape(summary(run.figures))}</p>",
-        f'<img alt="throughput, latency, memory, processors, sockets" src="data:image/png;base64,{image}">',
-        _table(
-            ["tool", "version", "calls", "failed", "p50 ms", "p95 ms", "p99 ms", "budget p95", "budget p99"],
-            _rows(run),
-        ),
-        _table(
-            ["process", "memory at the end, MiB", "MiB a minute", "open sockets, first", "last"],
-            _processes(run),
-        ),
-    ]
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(run.title)}</title>'
-        f"<style>{_STYLE}</style>\n" + "\n".join(body) + "</html>\n"
-    )
+def text(run: Run) -> str:
+    """Return the figures of the tools beside their budgets, and those of the processes."""
+    names = ["tool", "version", "calls", "failed", "p50 ms", "p95 ms", "p99 ms", "budget p95", "budget p99"]
+    shares = ["process", "memory at the end, MiB", "MiB a minute", "open sockets, first", "last"]
+    tables = [table(head, rows) for head, rows in ((names, _rows(run)), (shares, _processes(run))) if rows]
+    return "\n".join([*tables, run.machine.line(), summary(run.figures)])
 
 
 def summary(figures: Figures) -> str:
@@ -363,9 +349,3 @@ def _processes(run: Run) -> list[list[str]]:
             first, last = own[0], own[-1]
             rows.append([name, f"{last.resident_mib:.0f}", grown, str(first.sockets), str(last.sockets)])
     return rows
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"

@@ -24,15 +24,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from kb_load.messages import LoadedBase, refusal
 from kb_load.plan import CURVES, BudgetsUnreadable, Figures, Plan, broken, broken_by_soak, read_budgets
 from kb_load.processes import LOOPBACK, NotReady, Sampler, clean_environment, describe, free_port, running
-from kb_load.report import Run, read_history, summary, write_report
+from kb_load.report import Run, read_entries, read_history, text, write_report
 
 KEY = "a-key-for-the-load"
-FIGURES = "figures.json"
+STATISTICS, PAGE = "locust_stats.csv", "report.html"
 _FOLDER = Path(__file__).resolve().parent
 _GRACE_SECONDS = 60
 _MOST_PROCESSES = 64
@@ -70,11 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NotReady as error:
         sys.stderr.write(f"load: {error}\n")
         return 1
-    figures_file = options.out / FIGURES
-    if not figures_file.exists():
+    if not (statistics := options.out / STATISTICS).exists():
         sys.stderr.write(f"load: Locust ended with {status} and left no figures\n")
         return 1
-    figures = msgspec.json.decode(figures_file.read_bytes(), type=Figures)
+    history = read_history(options.out / "locust_stats_history.csv")
+    seconds = min(plan.seconds, history[-1].seconds if history else 0)
+    figures = Figures(seconds=seconds, entries=read_entries(statistics))
     complaints = broken(budgets, figures, plan.mean_users)
     complaints += broken_by_soak(budgets.soak, sampler.samples, figures.seconds)
     run = Run(
@@ -82,26 +81,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine=machine,
         command=shlex.join(["python", "-m", "kb_load.run", *given]),
         figures=figures,
-        history=read_history(options.out / "locust_stats_history.csv"),
+        history=history,
         samples=sampler.samples,
         budgets=budgets,
         complaints=complaints,
         load_seconds=plan.seconds,
     )
-    page = write_report(run, options.out)
-    sys.stdout.write(f"{summary(figures)}\nreport: {page}\n")
+    write_report(run, options.out)
+    sys.stdout.write(f"{text(run)}\nreport: {options.out / PAGE}\n")
     sys.stderr.writelines(f"budget broken: {complaint}\n" for complaint in complaints)
     return 1 if complaints or status not in (0, 1) else 0
 
 
 def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tuple[int, Sampler]:
-    for stale in (*options.out.glob("locust*.*"), options.out / FIGURES):
+    for stale in (*options.out.glob("locust*.*"), options.out / PAGE):
         stale.unlink(missing_ok=True)
     prefix = options.out / "locust"
     command = [
         sys.executable, "-m", "locust", "-f", str(_FOLDER / "locustfile.py"), "--host", target.url,
         "--csv", str(prefix), "--csv-full-history",
-        "--html", f"{prefix}.html", "--stop-timeout", "10", "--only-summary",
+        "--html", str(options.out / PAGE), "--stop-timeout", "10", "--only-summary",
     ]  # fmt: skip
     command += (
         ["--web-host", LOOPBACK, "--web-port", str(options.page_port)] if options.page else ["--headless"]
@@ -118,7 +117,6 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
         KB_LOAD_KEY=target.key,
         KB_LOAD_SEED=str(options.seed),
         KB_LOAD_THINK=str(options.think),
-        KB_LOAD_FIGURES=str(options.out / FIGURES),
         KB_LOAD_ANYWAY="1",  # checked before
     )
     with (options.out / "locust.log").open("wb") as log:

@@ -29,15 +29,6 @@ class Resource:
     changed_at: str | None = None
 
 
-class ResourceLink(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link"):
-    """A resource that belongs to the result of a tool; its JSON is that of the protocol."""
-
-    uri: str
-    name: str
-    title: str | None = None
-    mime_type: str | None = msgspec.field(name="mimeType", default=None)
-
-
 class ResourceTemplate(msgspec.Struct, frozen=True):
     """Resources by a URI template (RFC 6570); its JSON is that of the protocol."""
 

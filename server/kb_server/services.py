@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kb_http.direct import DirectCalls
     from kb_server.access.grants import Callers
     from kb_server.engine_client.client import HttpEngine
-    from kb_server.engine_client.ragler import Ragler
     from kb_server.engine_client.ragler_http import HttpRagler
     from kb_server.engine_client.transport import Exchange
     from kb_server.uploads.service import Uploads
@@ -65,7 +64,7 @@ class Services:
         http_base: str | None = None,
         instance: str | None = None,
         engine: Engine | None = None,
-        ragler: Ragler | None = None,
+        ragler: HttpRagler | None = None,
         calls: DirectCalls | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -170,7 +169,7 @@ class Services:
         return local_token(place.folder) if place.is_at(self.settings.engine_url) else ""
 
     @cached_property
-    def ragler(self) -> Ragler:
+    def ragler(self) -> HttpRagler:
         """The client of RAGler's backend; it connects on its first call."""
         from kb_server.engine_client.ragler_http import HttpRagler
 

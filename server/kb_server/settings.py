@@ -33,7 +33,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
 
     REMOVED: ClassVar[Mapping[str, str]] = {
         **HEADER_TIMEOUT,
+        "KB_MAX_WEBSOCKETS": "the maximum is half of KB_MAX_CONNECTIONS",
         "KB_MAX_WEBSOCKETS_PER_ADDRESS": "the maximum is half of KB_MAX_CONNECTIONS_PER_ADDRESS",
+        "KB_RESOURCE_LINKS": "results have no resource links; their documents are members of the result",
     }
     engine_url: Annotated[
         str,
@@ -122,14 +124,6 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=1),
     ] = 512
-    max_websockets: Annotated[
-        int,
-        Setting(
-            "KB_MAX_WEBSOCKETS",
-            "maximum number of open WebSockets per worker, at most half of its connections; 0: none",
-        ),
-        msgspec.Meta(ge=0),
-    ] = 2048
     fast_path: Annotated[
         bool,
         Setting("KB_FAST_PATH", "answer plain tool calls on a fast path that bypasses the MCP SDK's kernel"),
@@ -141,13 +135,6 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
             "ask the user to confirm the removal of documents, if the client supports it",
         ),
     ] = True
-    resource_links: Annotated[
-        bool,
-        Setting(
-            "KB_RESOURCE_LINKS",
-            "add resource links to documents after the text of a result, for clients that show them",
-        ),
-    ] = False
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "maximum size of an upload, in bytes"), msgspec.Meta(ge=1)

@@ -11,7 +11,7 @@ fault and becomes a JSON-RPC internal error without its message.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
@@ -21,7 +21,7 @@ import msgspec
 from kb_contracts.access.reach import Right
 from kb_server.access.grants import EVERYBODY, Grant
 from kb_server.document_marks import DocumentMark
-from kb_server.offers import Completer, Prompt, ResourceLink, Resources, Tasks
+from kb_server.offers import Completer, Prompt, Resources, Tasks
 
 if TYPE_CHECKING:
     from mcp_aiohttp.protocol.tasks import TaskState
@@ -195,10 +195,6 @@ class Tool(ABC, Generic[A, R]):
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
         """Do the work; raise `ToolError` for errors that the caller can fix, and let engine faults out."""
-
-    def links(self, _result: R) -> Sequence[ResourceLink]:
-        """Return the resources that belong to a result; few, because they are sent with it."""
-        return ()
 
     async def refusal(self, error: ToolError, _call: Call) -> ToolError:
         """Return the error for arguments that do not fit the model: `error`, or one of the tool's own."""

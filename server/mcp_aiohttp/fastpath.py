@@ -33,8 +33,6 @@ _LIST_MEMBERS = frozenset({"_meta"})
 _CHANGING = ("correlation_id", "traceparent")
 """Members of `_meta` that change with every call, and that no model of the SDK reads."""
 _PROGRESS = frozenset({"progressToken", "progress_token"})
-_WITH_LINKS = frozenset(("2025-06-18", "2025-11-25", *MODERN_PROTOCOL_VERSIONS))
-"""Protocol versions with resource links in results; clients of earlier versions do not know them."""
 _MAX_ENVELOPES = 512
 _MAX_LISTINGS = 256
 _MAX_ENVELOPE_BYTES = 4096
@@ -47,23 +45,18 @@ _PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
 class ToolOutcome(msgspec.Struct, frozen=True):
     """The outcome of a tool: `encoded` is the JSON of its result, or of an error on which the caller can act.
 
-    `links` are resources that belong to it, each the JSON of a `resource_link`; `meta` is its `_meta`.
+    `meta` is the `_meta` of the result.
     """
 
     encoded: bytes
     is_error: bool = False
-    links: tuple[bytes, ...] = ()
     meta: Mapping[str, Any] | None = None
 
-    def as_result(self, version: str = "") -> dict[str, Any]:
-        """Return the result of `tools/call`: the JSON as text, and as structured content.
-
-        Links follow the text if `version` of the protocol supports them.
-        """
-        links = self.links if version in _WITH_LINKS else ()
+    def as_result(self) -> dict[str, Any]:
+        """Return the result of `tools/call`: the JSON as text, and as structured content."""
         # `resultType` belongs to 2026-07-28; the SDK removes it for earlier versions.
         result: dict[str, Any] = {
-            "content": [{"type": "text", "text": self.encoded.decode()}, *map(msgspec.json.decode, links)],
+            "content": [{"type": "text", "text": self.encoded.decode()}],
             "isError": self.is_error,
             "resultType": "complete",
         }
@@ -106,8 +99,6 @@ class PlainTools(Protocol):
 class FastRequest(msgspec.Struct, frozen=True):
     id: RequestId
     modern: bool
-    links: bool = False
-    """True if the protocol version has resource links in results."""
     meta: Mapping[str, Any] | None = None
     tool: str = ""
     arguments: Mapping[str, Any] | None = None
@@ -164,7 +155,7 @@ class FastPath:
             return None
         if modern and (headers.get(MCP_NAME_HEADER) != name or self._schema_with_headers(name) is not None):
             return None
-        return FastRequest(request.id, modern, version in _WITH_LINKS, meta, name, arguments)
+        return FastRequest(request.id, modern, meta, name, arguments)
 
     async def answer(self, request: FastRequest, caller: Caller) -> bytes:
         head = b'{"jsonrpc":"2.0","id":' + msgspec.json.encode(request.id) + b',"result":'
@@ -180,9 +171,7 @@ class FastPath:
                 head,
                 b'{"content":[{"type":"text","text":',
                 msgspec.json.encode(encoded.decode()),
-                b"}",
-                *(b"," + link for link in (outcome.links if request.links else ())),
-                b'],"isError":true' if outcome.is_error else b'],"isError":false,"structuredContent":',
+                b'}],"isError":true' if outcome.is_error else b'}],"isError":false,"structuredContent":',
                 b"" if outcome.is_error else encoded,
                 self._end_of(outcome, modern=request.modern),
             )

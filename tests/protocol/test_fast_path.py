@@ -29,7 +29,6 @@ from kb_server.toolsets import TOOLSETS, build_toolset
 from mcp_aiohttp.fastpath import FastPath
 from tests.protocol.both_paths import (
     GOOD,
-    LINKED,
     NEW_EVERY_TIME,
     Both,
     Engine,
@@ -63,7 +62,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     text.write_text("Bees keep warm.\nThey cluster.\n")
     engine: Any = Engine()
     ragler: Any = Ragler()
-    configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key", resource_links=True)
+    configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key")
     services = Services(configured, engine=engine, ragler=ragler)
     toolsets = {name: build_toolset(name, services) for name in TOOLSETS}
     match = FastPath.match
@@ -148,24 +147,6 @@ def test_an_odd_request_is_left_to_the_kernel(both: Both, name: str) -> None:
     fast, kernel = both.answers(sent.toolset, sent.headers, sent.body)
     assert fast == kernel
     assert both.taken == wanted
-
-
-@pytest.mark.parametrize("version", [MODERN, None, *HANDSHAKE_PROTOCOL_VERSIONS])
-def test_links_follow_the_text_where_the_version_has_them(both: Both, version: str | None) -> None:
-    message = request("tools/call", {"name": "kb_get", "arguments": GOOD["kb_get"]})
-    headers = modern_headers(message) if version == MODERN else dict(BOTH)
-    if version not in (None, MODERN):
-        headers["MCP-Protocol-Version"] = str(version)
-    sent = sent_of("kb", headers, modern(message) if version == MODERN else message)
-    wanted = both.taken
-    [fast, kernel] = both.answers(sent.toolset, sent.headers, sent.body)
-    assert fast == kernel
-    assert both.taken == wanted + 1
-    first, *links = fast[2]["result"]["content"]
-    assert json.loads(first["text"]) == fast[2]["result"]["structuredContent"]
-    due = {"uri": f"kb://documents/{LINKED}", "type": "resource_link", "mimeType": "text/markdown"}
-    has_links = version in (MODERN, "2025-11-25", "2025-06-18")
-    assert [{name: link[name] for name in due} for link in links] == ([due] if has_links else [])
 
 
 @FEW

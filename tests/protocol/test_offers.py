@@ -362,28 +362,6 @@ async def test_a_completion_says_whether_there_is_more(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_results_link_their_documents_where_the_settings_say_so(
-    serve: Serve, engine: SimulatedEngine, tmp_path: Path, era: str
-) -> None:
-    number = add_note(engine, "Granite is hard.", source_path="stones.md", title="Stones")
-    add = {"text": "Chalk is not.", "wait_seconds": 5}
-
-    async def links(served: Served, tool: str, **arguments: Any) -> list[tuple[str, str]]:
-        found = await result(served, era, "tools/call", name=tool, arguments=arguments)
-        return [(link["uri"], link["name"]) for link in found["content"][1:]]
-
-    for wanted in (True, False):
-        settings = ServerSettings(engine_url=engine.url, home=tmp_path, resource_links=wanted)
-        async with Services(settings) as services:
-            served = await serve(build_toolset("kb", services))
-            stones, chalk = (f"kb://documents/{number}", "stones.md"), f"kb://documents/{number + 1}"
-            assert await links(served, "kb_get", document_id=number) == [stones] * wanted
-            assert await links(served, "kb_get", source_path="stones.md") == [stones] * wanted
-            assert await links(served, "kb_addnote", **add) == [(chalk, f"document {number + 1}")] * wanted
-            assert await links(served, "kb_search", query="granite") == []
-
-
-@pytest.mark.parametrize("era", ERAS)
 async def test_an_engine_out_of_reach_is_said_in_words(serve: Serve, tmp_path: Path, era: str) -> None:
     settings = ServerSettings(engine_url="http://127.0.0.1:9", home=tmp_path)
     async with Services(settings) as services:

@@ -701,6 +701,7 @@ async def test_an_address_without_a_page_says_so_to_browsers(site: Site) -> None
         answer = await site.http.request(method, "/nowhere")
         assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
     assert (await site.http.get("/documents/1/tags", headers=HTML)).status_code == 405
+    assert (await site.http.head("/documents", headers=HTML)).status_code == 200
 
 
 @pytest.mark.parametrize(

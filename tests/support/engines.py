@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from anyio.from_thread import start_blocking_portal
 
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support.new_base import put_base
-from tests.support.patience import SILENCE, START_SECONDS
+from tests.support.patience import SILENCE
 
 API_KEY = "the-key-of-the-contract-tests"
 
@@ -37,9 +34,9 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
     configured = EngineSettings(**chosen)
     if not (configured.store or configured.folder.exists()):
         put_base(configured.database)
-    started: Future[tuple[str, Callable[[], object]]] = Future()
 
-    async def serve() -> None:
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
         app = await create_app(configured)
         app.middlewares[:0] = middlewares
         runner = web.AppRunner(
@@ -52,30 +49,12 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", port).start()
-            ended = asyncio.Event()
-            stop = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
-            started.set_result((f"http://127.0.0.1:{runner.addresses[0][1]}", stop))
-            await ended.wait()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
         finally:
             await runner.cleanup()
 
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    thread = threading.Thread(target=run, name="kb-engine", daemon=True)
-    thread.start()
-    url, stop = started.result(START_SECONDS)
-    try:
+    with start_blocking_portal() as loop, loop.wrap_async_context_manager(serving()) as url:
         yield url
-    finally:
-        if thread.is_alive():
-            stop()
-        thread.join()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import format_of
+from kb_contracts.api.operations import DocumentsQuery
 from kb_engine.index.port import Scoring, Selection, Vectors
 from kb_engine.store.port import (
     EmbedderIdentity,
@@ -329,13 +330,5 @@ def left_by_a_crash(base: Base, folder: Path) -> Path:
 
 
 async def all_documents(base: Base, **filters: Any) -> m.DocumentList:
-    defaults: Mapping[str, Any] = {
-        "source_path": None,
-        "tag": None,
-        "doc_type": None,
-        "sort_by": "id",
-        "sort_order": "asc",
-        "limit": 1000,
-        "offset": 0,
-    }
-    return await base.store.read(documents.page, **{**defaults, **filters})
+    defaults = {"sort_by": "id", "sort_order": "asc", "limit": 1000}
+    return await base.store.read(documents.page, DocumentsQuery(**{**defaults, **filters}))

@@ -8,19 +8,16 @@ handler is called with a larger limit; the ranking of a running engine ends with
 from __future__ import annotations
 
 import argparse
-import asyncio
 import secrets
 import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from aiohttp import web
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kb_cli.client import EngineClient, QueueFull
 from kb_cli.config import read
@@ -57,7 +54,7 @@ class Base(Protocol):
 class ScratchBase:
     """A base of its own in a temporary folder, behind the engine of this process."""
 
-    def __init__(self, url: str, key: str, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, url: str, key: str, engine: Engine, loop: BlockingPortal) -> None:
         self.client = EngineClient(url, key)
         self._api = SearchApi(engine)
         self._loop = loop
@@ -97,7 +94,7 @@ class ScratchBase:
         top = 2 * DEPTH
         while True:
             request = m.SearchRequest(query=question, mode=mode, top=top)
-            results = _result(self._api.answer(request), self._loop).results
+            results = _result(self._loop, self._api.answer, request).results
             documents = list(dict.fromkeys(self._ids[result.document.id] for result in results))
             if len(documents) >= DEPTH or len(results) < top:
                 return documents[:DEPTH]
@@ -156,21 +153,25 @@ def scratch_base(options: argparse.Namespace) -> Iterator[ScratchBase]:
         SettingsError: a setting has an invalid value.
     """
     key = secrets.token_urlsafe()
-    with TemporaryDirectory(prefix="kb-eval-") as folder, _sigterm_interrupts():
+    with TemporaryDirectory(prefix="kb-eval-") as folder, _sigterm_interrupts(), ExitStack() as running:
         # The base of the settings must not be touched.
         settings = read(EngineSettings, options, home=folder, store="", index="", api_key=key)
-        with _engine(settings) as (url, engine, loop):
-            base = ScratchBase(url, key, engine, loop)
-            # A job would wait for an unavailable model without a time limit.
-            _result(engine.encoder.load(), loop)
-            with base.client:
-                yield base
+        loop = running.enter_context(start_blocking_portal())
+        try:
+            url, engine = running.enter_context(loop.wrap_async_context_manager(_serving(settings)))
+        except (StartError, BaseRefused) as error:
+            raise CliError(Exit.FAILED, str(error)) from error
+        base = ScratchBase(url, key, engine, loop)
+        # A job would wait for an unavailable model without a time limit.
+        _result(loop, engine.encoder.load)
+        with base.client:
+            yield base
 
 
-def _result(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-    """Run `work` on the engine's loop and return its result. Raises CliError."""
+def _result(loop: BlockingPortal, work: Callable[..., Awaitable[T]], *arguments: object) -> T:
+    """Return the result of `work` on the engine's loop. Raises CliError."""
     try:
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+        return loop.call(work, *arguments)
     except EngineError as error:
         raise CliError(Exit.FAILED, error.detail) from error
 
@@ -184,40 +185,14 @@ def _sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
-def _engine(settings: EngineSettings) -> Iterator[tuple[str, Engine, asyncio.AbstractEventLoop]]:
-    """Run an engine in a thread of its own; yield its URL, its parts and its loop."""
-    started: Future[tuple[str, Engine, asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
-
-    async def serve() -> None:
-        app = await create_app(settings)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            loop, ended = asyncio.get_running_loop(), asyncio.Event()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            started.set_result((url, app[ENGINE], loop, partial(loop.call_soon_threadsafe, ended.set)))
-            await ended.wait()
-        finally:
-            await runner.cleanup()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    thread = threading.Thread(target=run, name="kb-engine", daemon=True)
-    thread.start()
+@asynccontextmanager
+async def _serving(settings: EngineSettings) -> AsyncIterator[tuple[str, Engine]]:
+    """Run an engine; yield its URL and its parts."""
+    app = await create_app(settings)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
     try:
-        url, engine, loop, stop = started.result()
-    except (StartError, BaseRefused) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
-    try:
-        yield url, engine, loop
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", app[ENGINE]
     finally:
-        stop()
-        thread.join()
+        await runner.cleanup()

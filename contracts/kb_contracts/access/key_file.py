@@ -162,11 +162,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def rights_of(names: Iterable[str]) -> frozenset[Right]:
-    """Return rights by their names.
-
-    Raises:
-        KeyRefused: a name is unknown.
-    """
+    """Return rights by their names. Raises KeyRefused: a name is unknown."""
     if unknown := set(names) - RIGHTS:
         raise KeyRefused(f"{sorted(unknown)[0]!r} is no right; there are {', '.join(sorted(RIGHTS))}.")
     return cast("frozenset[Right]", frozenset(names))

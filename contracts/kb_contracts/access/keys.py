@@ -115,10 +115,7 @@ def reach_of(collections: tuple[str, ...] | None) -> Reach | None:
 
 
 def published_in(setting: str) -> Reach | None:
-    """Return the access scope of `KB_PUBLISHED_COLLECTIONS`, comma-separated; None if it is empty.
-
-    Raises ValueError: an entry is neither a collection's name nor a prefix of names.
-    """
+    """Return the scope of `KB_PUBLISHED_COLLECTIONS`, or None if empty. Raises ValueError."""
     names = [name for each in setting.split(",") if (name := each.strip())]
     if not names:
         return None

@@ -1,7 +1,4 @@
-"""The errors of an engine: RFC 9457 problem documents with a stable `code`, in one table.
-
-Errors of a failed job are in the job's `error`, and are never the status of a response.
-"""
+"""The errors of an engine, in one table: RFC 9457 problem documents with a stable `code`."""
 
 from __future__ import annotations
 

@@ -662,8 +662,7 @@ class Document(Response):
     metadata: dict[str, Any]
     status: DocumentStatus
     status_reason: Annotated[
-        str | None,
-        Meta(description="reason for an empty document, or the unread pages of a searchable one"),
+        str | None, Meta(description="reason for an empty document, or the unread pages of a searchable one")
     ]
     extraction_method: Annotated[
         str,

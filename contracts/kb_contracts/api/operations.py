@@ -316,10 +316,7 @@ _VERSION = f"{_VERSIONS}/{{version}}"
 _COLLECTIONS = "/collections"
 _COLLECTION = f"{_COLLECTIONS}/{{collection_id}}"
 
-_JOB_LINKS = (
-    Link("getJob", {"job_id": "/id"}),
-    Link("cancelJob", {"job_id": "/id"}),
-)
+_JOB_LINKS = (Link("getJob", {"job_id": "/id"}), Link("cancelJob", {"job_id": "/id"}))
 _READ = Link("getDocument", {"document_id": "/id"})
 _READ_VERSION = Link("getVersion", {"document_id": "/versions/0/uid", "version": "/versions/0/version"})
 _DOCUMENT_LINKS = (

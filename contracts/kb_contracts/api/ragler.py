@@ -96,10 +96,7 @@ def may_have_id(name: str, id_: str) -> bool:
 
 
 def may_change(role: str | None) -> bool:
-    """True if a caller in this role may do more than read.
-
-    A proxy joins two headers with a comma; `SERVICE` must not be among several roles.
-    """
+    """True if this role may do more than read. A proxy joins two headers with a comma."""
     return SERVICE not in {part.strip() for part in (role or "").lower().split(",")}
 
 

@@ -48,9 +48,7 @@ def with_citations(results: Iterable[m.SearchResult]) -> list[m.SearchResult]:
 
 
 def citation_of(uid: str, version: int, chunk: m.Chunk) -> m.Citation:
-    """Return the citation of a chunk's text, which may be cut at its end; of a very long text, of its
-    beginning.
-    """
+    """Return the citation of a chunk's text, or of the beginning of a very long one."""
     text = chunk.text[: m.MAX_QUOTE_CHARS]
     return m.Citation(
         document=uid,
@@ -138,11 +136,7 @@ def as_line(citation: m.Citation) -> str:
 
 
 def from_line(line: str) -> m.Citation:
-    """Return the citation of a line.
-
-    Raises:
-        ValueError: the line is not a citation.
-    """
+    """Return the citation of a line. Raises ValueError: the line is not a citation."""
     match = _LINE.fullmatch(line.strip()) if len(line) <= m.MAX_CITATION_CHARS else None
     if match is None:
         raise ValueError("it does not have the form of a citation")

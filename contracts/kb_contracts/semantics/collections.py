@@ -53,9 +53,7 @@ def no_collection_name(name: str) -> EngineError:
 
 
 def check_same_collection(name: str | None, found: str) -> None:
-    """Raises EngineError: `contradiction`, if a search has the id of `found` and the name of another
-    collection.
-    """
+    """Raise `contradiction` if a search has the id of `found` and another name."""
     if name is not None and name != found:
         raise EngineError(
             "contradiction",

@@ -117,9 +117,7 @@ def _twins(spelled: Mapping[int, str]) -> dict[int, int]:
 
 
 def _overlapping(texts: Mapping[int, frozenset[Run]]) -> dict[int, frozenset[Run]]:
-    """Return the texts of which the others hold three quarters at least, as they do of every near duplicate:
-    usually few or none.
-    """
+    """Return the texts of which others hold three quarters, as of every near duplicate."""
     repeated = _repeated(texts.values())
     return {
         place: runs
@@ -152,9 +150,7 @@ def _alike(runs: frozenset[Run], others: frozenset[Run]) -> bool:
 
 
 def runs_of(text: str) -> frozenset[Run]:
-    """Return the hashes of all three consecutive words, in any case; of characters, if words are not
-    separated.
-    """
+    """Return hashes of three consecutive words, or of characters where words are not separated."""
     units: Sequence[str] = (folded := text.casefold()).split()
     if len(units) * _LONG_WORD < len(folded):
         units = "".join(units)

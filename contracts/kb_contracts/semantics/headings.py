@@ -22,8 +22,10 @@ _LINE = re.compile(
     r"|(?P<underline>=+|-+)[ \t\r]*$)",
     re.MULTILINE,
 )
+# Its first line that is no comment has a member; other text between two rules is text.
 _FRONT_MATTER = re.compile(
-    r"(?P<mark>---|\+{3})[ \t\r]*\n(?:(?!(?P=mark)[ \t\r]*$)[^\n]{0,1000}\n){0,200}?(?P=mark)[ \t\r]*$",
+    r"(?P<mark>---|\+{3})[ \t\r]*\n(?=(?:[ \t\r]*(?:#[^\n]{0,1000})?\n){0,200}+[^\n]{0,1000}?[:=\[{?!&*])"
+    r"(?:(?!(?P=mark)[ \t\r]*$)[^\n]{0,1000}\n){0,200}?(?P=mark)[ \t\r]*$",
     re.MULTILINE,
 )
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+$")
@@ -43,10 +45,7 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 def headings(text: str) -> Iterator[Heading]:
-    """Yield the headings in order, `#` and underlined ones, except within fences and front matter.
-
-    Linear in the length of the text.
-    """
+    """Yield the headings in order, except in fences and front matter, in linear time."""
     fence, inside = "", 0
     front_matter = _FRONT_MATTER.match(text)
     last_end = front_matter.end() if front_matter else 0

@@ -45,11 +45,7 @@ def good_matches(results: Sequence[SearchResult]) -> int:
 
 
 def mode_of(request: SearchRequest) -> Mode:
-    """Return the mode that `mode` and `fts_only` select together.
-
-    Raises:
-        EngineError: `contradiction`.
-    """
+    """Return the mode that `mode` and `fts_only` select together. Raises EngineError: `contradiction`."""
     mode, fts_only = request.mode, request.fts_only
     if mode is not None and fts_only is not None and fts_only != (mode == "fts"):
         raise EngineError(
@@ -61,11 +57,7 @@ def mode_of(request: SearchRequest) -> Mode:
 
 
 def query_of(request: SearchRequest) -> ParsedQuery:
-    """Return the parsed query; most queries have no syntax to parse.
-
-    Raises:
-        EngineError: as `parse_query`.
-    """
+    """Return the parsed query; most queries have no syntax to parse. Raises EngineError: as `parse_query`."""
     if not SYNTAX.search(request.query):
         return ParsedQuery(request.query)
     return parse_query(request.query, math.inf if request.strict else FEW_WORDS)

@@ -178,18 +178,7 @@ class DocumentsApi:
         self._store = engine.store
 
     async def list_documents(self, incoming: Incoming) -> m.DocumentList:
-        query = incoming.query
-        return await self._store.read(
-            documents.page,
-            source_path=query.source_path,
-            source_path_prefix=query.source_path_prefix,
-            tag=query.tag,
-            doc_type=query.doc_type,
-            sort_by=query.sort_by,
-            sort_order=query.sort_order,
-            limit=query.limit,
-            offset=query.offset,
-        )
+        return await self._store.read(documents.page, incoming.query)
 
     async def get_document(self, incoming: Incoming) -> m.DocumentDetail:
         query = incoming.query

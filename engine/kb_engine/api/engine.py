@@ -117,10 +117,7 @@ class StateApi:
         self._storage = m.StorageInfo(path=path, bytes=0, free_bytes=0, originals_bytes=0, accessible=False)
 
     async def get_status(self, incoming: Incoming) -> m.Status:
-        """Return counts, model, queue, storage and issues.
-
-        Storage and the causes of issues are shown to unrestricted administrators only.
-        """
+        """Return the status; storage and the causes of issues for unrestricted administrators only."""
         engine, access = self._engine, incoming.access
         engine.encoder.begin_recovery()
         is_open = access.reach is None and "administer" in access.rights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,3 +22,8 @@ class Reranker(Protocol):
 
     async def close(self) -> None:
         """Close connections and other external resources."""
+
+
+def logistic(logit: float) -> float:
+    """Return the relevance of a logit, in a form that cannot overflow."""
+    return 0.5 + 0.5 * math.tanh(logit / 2)

@@ -239,10 +239,7 @@ class RaglerApi:
 async def _second_look(
     reranker: Reranker | None, request: m.SearchRequest, query: str, results: list[m.SearchResult], most: int
 ) -> tuple[list[m.SearchResult], bool | UnsetType, str | UnsetType]:
-    """Rerank the first `most` results; return results, `reranked` and `rerank_failure`.
-
-    If the reranker fails, all results are returned in their original order.
-    """
+    """Rerank the first `most` results; if the reranker fails, keep all in their original order."""
     if reranker is None:
         return (results, False, NO_RERANKER) if request.rerank else (results, UNSET, UNSET)
     first = results[:most]

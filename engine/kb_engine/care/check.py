@@ -62,10 +62,7 @@ OTHER_VECTOR = Fault("a vector is not that of its passage", derived=True, remedy
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damaged document with all its faults; `repaired` if all were repaired.
-
-    `done` lists the repairs, `left` the faults that remain, each with the reason.
-    """
+    """A damaged document and its faults; `done` lists the repairs, `left` the rest with its reasons."""
 
     document_id: int
     title: str
@@ -134,15 +131,7 @@ def mended(document: Content, embedder: OfflineEmbedder) -> list[PreparedChunk]:
     uids = {(chunk.start, chunk.end): chunk.uid for chunk in document.chunks}
     extraction, count, most = Extraction.of_note(text), embedder.count_tokens, embedder.max_tokens
     return [
-        PreparedChunk(
-            each.text,
-            each.page,
-            each.heading,
-            each.start,
-            each.end,
-            each.tokens,
-            uids.get((each.start, each.end)),
-        )
+        replace(each, uid=uids.get((each.start, each.end)))
         for each in chunks_of(extraction, count_tokens=count, max_tokens=most)
     ]
 
@@ -259,13 +248,4 @@ class Check:
     def _prepare(self, document: Content) -> Prepared:
         chunks = mended(document, self._embedder)
         counted = [replace(chunk, tokens=self._embedder.count_tokens(chunk.text)) for chunk in chunks]
-        return Prepared(
-            title=document.title,
-            extraction_method=document.extraction_method,
-            pages=document.pages,
-            chunks=counted,
-            vectors=self._embed(document.title, counted),
-            status_reason=document.status_reason,
-            language=document.language,
-            fidelity=document.fidelity,
-        )
+        return document.prepared(counted, self._embed(document.title, counted))

@@ -174,10 +174,7 @@ async def _copy(one: Store, two: Store, missing: Sequence[_Item], progress: Prog
 
 
 async def _copy_files(one: Store, two: Store, spool: Spool, progress: Progress) -> int:
-    """Copy the missing original files; return the number of all.
-
-    Raises MigrationRefused: a file of the source is damaged, or the target has a file unknown to the source.
-    """
+    """Copy the missing original files; return the number of all. Raises MigrationRefused."""
     wanted, here = await one.read(originals.every), await two.read(originals.every)
     if here.keys() - wanted.keys():
         raise MigrationRefused("the target is used: it keeps a file that the source has not. Name a new one.")

@@ -23,10 +23,7 @@ _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
 class OfflineEmbedder:
-    """The configured embedder, as a context manager; all methods block.
-
-    An outage of an endpoint of a minute or two does not end the work.
-    """
+    """The configured embedder for blocking work, which outlasts an outage of a minute or two."""
 
     def __init__(self, settings: EngineSettings) -> None:
         """Raises as `embedder_from`."""

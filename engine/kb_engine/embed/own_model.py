@@ -68,8 +68,7 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
     embedding_model: Annotated[
         str,
         Setting(
-            "KB_EMBEDDING_MODEL",
-            "model name at the endpoint or of fastembed, for example nomic-embed-text",
+            "KB_EMBEDDING_MODEL", "model name at the endpoint or of fastembed, for example nomic-embed-text"
         ),
     ] = ""
     embedding_max_tokens: Annotated[

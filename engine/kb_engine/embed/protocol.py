@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 class EmbedderUnavailable(Exception):
-    """The embedder is unavailable; the message names a command, file or setting that helps.
-
-    `retry_after` is the minimum time before the next attempt, in seconds; 0 if unknown.
-    """
+    """The message names a remedy; `retry_after` is the least pause in seconds, 0 if unknown."""
 
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)

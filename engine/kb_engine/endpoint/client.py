@@ -56,10 +56,7 @@ class NoAnswer(EndpointUnavailable):
 
 
 class Endpoint:
-    """Connections to one URL, on the event loop of the first call.
-
-    The key is sent in a header only.
-    """
+    """Connections to one URL, on the event loop of the first call. The key is sent in a header only."""
 
     def __init__(self, url: str, key: str) -> None:
         self.url = url

@@ -113,10 +113,7 @@ def illegible(where: str) -> str:
 
 
 def decode_picture(data: bytes, fmt: Format) -> tuple[Pixels, list[str]]:
-    """Return the first picture in the file, turned as its EXIF data says, on white; and remarks.
-
-    Raises ExtractionFailed.
-    """
+    """Return the first picture of the file, upright and on white; and remarks. Raises ExtractionFailed."""
     from PIL import Image, ImageOps  # part of the extra
 
     Image.MAX_IMAGE_PIXELS = None  # `MOST_PIXELS` bounds it instead

@@ -164,17 +164,7 @@ class Pipeline:
         count_context = lru_cache(count_tokens)  # many passages have the same headings
 
         def next_pieces() -> list[PreparedChunk]:
-            some = [
-                PreparedChunk(
-                    text=piece.text,
-                    page=piece.page,
-                    heading=piece.heading,
-                    start=piece.start,
-                    end=piece.end,
-                    tokens=piece.tokens,
-                )
-                for piece in islice(found, _SLICE)
-            ]
+            some = list(islice(found, _SLICE))
             texts.extend(self._in_context(title, piece, count_context) for piece in some)
             return some
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from kb_engine.api.reranking import RerankFailed
+from kb_engine.api.reranking import RerankFailed, logistic
 from kb_engine.endpoint.client import Endpoint, EndpointUnavailable, Reply
 from kb_engine.rerank.rerank_settings import JINA, TEI, RerankSettings
 
@@ -148,12 +148,7 @@ def relevances(body: bytes, *, api: str, count: int, logits: bool) -> list[float
     if not all(map(math.isfinite, values)):
         raise BadAnswer("a score that is not finite")
     if logits:
-        return [_logistic(value) for value in values]
+        return [logistic(value) for value in values]
     if not all(0 <= value <= 1 for value in values):
         raise BadAnswer("a score that is not from 0 to 1; set KB_RERANK_LOGITS=true where they are logits")
     return values
-
-
-def _logistic(logit: float) -> float:
-    # For a large negative logit this form does not overflow.
-    return 1 / (1 + math.exp(-logit)) if logit >= 0 else 1 - 1 / (1 + math.exp(logit))

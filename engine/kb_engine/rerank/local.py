@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kb_engine.api.reranking import RerankFailed
+from kb_engine.api.reranking import RerankFailed, logistic
 from kb_engine.cores import CORES
 from kb_engine.embed.fastembed_model import listed_model, prepare_runtime
 from kb_engine.embed.own_model import PASSAGES, QUESTIONS
@@ -129,9 +128,8 @@ class LocalReranker:
 
 
 def _relevance(model: TextCrossEncoder, query: str, text: str) -> float:
-    """Return the logistic function of the model's logit, in a form that cannot overflow."""
     (logit,) = model.rerank(query, [text])
-    return 0.5 + 0.5 * math.tanh(logit / 2)
+    return logistic(logit)
 
 
 def _text_cross_encoder() -> type[TextCrossEncoder]:

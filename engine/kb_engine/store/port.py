@@ -36,6 +36,7 @@ UNFINISHED = "unfinished"
 """Name of the table that marks a base as the target of an unfinished migration or restore."""
 MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (one integer)"
 UNLIKE_ITS_NUMBER = "its layout is not what its number says"
+BEFORE_3 = "a version before 3.0.0 made its layout. Open it with version 3.0.0 first."
 _IN_CONTEXT = " with titles and headings"
 REINDEX_BATCH = 32
 ReindexProgress = Callable[[int, int], None]
@@ -66,9 +67,7 @@ class EmbedderIdentity:
 
     @property
     def note(self) -> str:
-        """The name stored in the base, with a mark if passages are embedded in their context. An engine that
-        does not know the mark refuses the base instead of mixing vectors.
-        """
+        """The name stored in the base; engines that do not know its mark for context refuse the base."""
         return self.name + _IN_CONTEXT * self.context
 
     def fits(self, stored: EmbedderIdentity) -> bool:
@@ -189,18 +188,26 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChunk:
-    """A chunk ready to be stored, in document order; its vector is the row of the same index.
+    """A passage on one page: `text[start:end]` of the document's text, the pages joined by `PAGE_BREAK`.
 
-    `tokens` is counted by the embedder. `uid` is set for a chunk that was stored before.
+    Places are in code points, `end` is exclusive. Chunks are in document order.
     """
 
     text: str
+    """Never blank; without leading and trailing blanks."""
     page: int | None
     heading: str | None
+    """The headings above it, outermost first, as in "Guide > Install", including one at its beginning.
+
+    If it begins in a table below the header row, that row follows on a second line, from the column on in
+    which it begins, as in "Accounts\\n| No | Name |".
+    """
     start: int
     end: int
     tokens: int
+    """The count of the embedder; 0 without it."""
     uid: str | None = None
+    """Set for a chunk that was stored before."""
 
     def row(self, number: int, document_id: int, position: int) -> tuple[Any, ...]:
         """Return number, uid, document, position, text, page, heading, start, end, tokens."""
@@ -254,9 +261,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search: the index query, and whether to explain scores. `arrange` changes the results, which may take
-    long; it runs on a thread.
-    """
+    """A search. `arrange` changes the results on a thread, which may take long."""
 
     explain: bool = False
     arrange: Callable[[list[m.SearchResult]], list[m.SearchResult]] | None = None
@@ -319,9 +324,7 @@ class BaseRefused(Exception):
 
 
 class BaseInUse(BaseRefused):
-    """Another process owns the base; `pid` is its process id if it left one, `supervisor` that of the `kb up`
-    which would start it again.
-    """
+    """The process `pid` owns the base; `supervisor` is the `kb up` that would start it again."""
 
     def __init__(self, path: Path, pid: int | None, supervisor: int | None = None) -> None:
         owner = f"process {pid}" if pid else "another process"
@@ -331,9 +334,7 @@ class BaseInUse(BaseRefused):
 
 
 class BaseLinked(BaseRefused):
-    """The base's file has a second name (a hard link). SQLite keeps its write-ahead log beside the name by
-    which the file was opened, so the other name may miss the last changes.
-    """
+    """The file has a second name, beside which the last changes may lie in another write-ahead log."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(

@@ -69,10 +69,7 @@ logger = logging.getLogger(__name__)
 
 def original_lost() -> EngineError:
     """Return the error for a file that is recorded in the base but missing."""
-    return EngineError(
-        "original_not_kept",
-        "The file was kept and cannot be found any more. Send it again.",
-    )
+    return EngineError("original_not_kept", "The file was kept and cannot be found any more. Send it again.")
 
 
 def utc_now() -> datetime:
@@ -84,10 +81,6 @@ def _named(access: str, operation: Callable[..., object]) -> str:
     return f"store {access} {getattr(operation, '__name__', 'work')}"
 
 
-def _group(operation: Callable[..., object]) -> str | None:
-    return operation.__name__ if operation in TOGETHER else None
-
-
 def bounded(read: R, reach: Reach | None) -> R:
     """Restrict the transaction to an access scope."""
     read.reach = reach
@@ -95,10 +88,7 @@ def bounded(read: R, reach: Reach | None) -> R:
 
 
 class Store(ABC):
-    """The durable half of the engine.
-
-    Raises (all methods): `EngineError` with a code of the contract; `storage_full` if the disk is full.
-    """
+    """The durable half of the engine. Its methods raise `EngineError`, such as `storage_full`."""
 
     def __init__(self, bounds: Bounds, clock: SteadyClock) -> None:
         self._bounds = bounds
@@ -124,9 +114,7 @@ class Store(ABC):
 
     @property
     def index_failure(self) -> str | None:
-        """The reason why the separate index cannot be searched, or None if it can or the base has no separate
-        index.
-        """
+        """The reason why the separate index, if there is one, cannot be searched; or None."""
         return None if self._follower is None else self._follower.failure
 
     def _note_emptied(self, count: int) -> None:
@@ -147,9 +135,7 @@ class Store(ABC):
             )
 
     async def lost_vectors(self) -> int:
-        """Return the number of passages known to lack a vector. A repair gives them new ids, so they drop
-        out.
-        """
+        """Return the number of passages known to lack a vector; a repair gives them new ids."""
         if self._lost:
             self._lost = set(await self.read(search.there, sorted(self._lost)))
         return len(self._lost)
@@ -172,16 +158,7 @@ class Store(ABC):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation in one write transaction, which completes even if the caller is cancelled."""
-        reach = REACH.get()
-        with tracing.step(_named("write", operation)):
-            done = await self._run_write(
-                lambda write: operation(bounded(write, reach), *args, **kwargs),
-                makes_room=operation in MAKES_ROOM,
-                group=_group(operation),
-            )
-        if self._follower is not None:
-            self._follower.wake()
-        return done
+        return await self._written(operation, lambda write: operation(write, *args, **kwargs))
 
     async def once(
         self,
@@ -190,16 +167,20 @@ class Store(ABC):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> A:
-        """Like `write`; a retry with the same idempotency key gets the first response.
+        """Like `write`; a repeated idempotency key gets the first response, or `idempotency_mismatch`."""
+        return await self._written(
+            operation, lambda write: once(write, idempotency, operation, *args, **kwargs)
+        )
 
-        Raises `idempotency_mismatch`.
-        """
-        makes_room, reach = operation in MAKES_ROOM, REACH.get()
+    async def _written(
+        self, operation: Callable[..., object], work: Callable[[Write], Coroutine[Any, Any, T]]
+    ) -> T:
+        reach = REACH.get()
         with tracing.step(_named("write", operation)):
             done = await self._run_write(
-                lambda write: once(bounded(write, reach), idempotency, operation, *args, **kwargs),
-                makes_room=makes_room,
-                group=_group(operation),
+                lambda write: work(bounded(write, reach)),
+                makes_room=operation in MAKES_ROOM,
+                group=getattr(operation, "__name__", None) if operation in TOGETHER else None,
             )
         if self._follower is not None:
             self._follower.wake()
@@ -240,9 +221,7 @@ class Store(ABC):
         """
 
     async def make_room(self) -> bool:
-        """Drop old versions and trash if that may free space on the disk of the uploads; return whether it
-        did.
-        """
+        """Drop old versions and trash if that frees space for uploads; return whether it did."""
         return False
 
     async def renew_damaged_index(self) -> int:
@@ -261,9 +240,7 @@ class Store(ABC):
 
     @abstractmethod
     def subscribe(self, callback: StoreEventCallback) -> None:
-        """Register the callback for changes by other engines; it is called on the event loop. Called once, at
-        start.
-        """
+        """Register the callback for changes by other engines. Called once, at start, on the event loop."""
 
     @abstractmethod
     async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:

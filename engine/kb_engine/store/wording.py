@@ -32,9 +32,7 @@ Passing = Callable[[Wording, Sequence[int]], Awaitable[set[int]]]
 
 FIRST, MOST, LISTED = 256, 4_096, 8_192
 MAX_SCANS = 400_000
-"""Upper bound of texts checked times scans per text (`Wording.scans`): fewer texts are checked if a query
-has hundreds of phrases.
-"""
+"""Upper bound of checked texts times scans per text, for queries of hundreds of phrases."""
 BATCH = 128
 """Number of texts read at once, so that other searches can run in between."""
 
@@ -68,9 +66,7 @@ async def find_passing(query: Query, find: Find, passing: Passing) -> Candidates
 async def _by_words(
     query: Query, find: Find, texts: _Texts, first: Sequence[Candidate], most: int
 ) -> Candidates:
-    """Return the best of the chunks that hold the phrases (as far as the index finds their words) and of
-    `first`.
-    """
+    """Return the best of the chunks that hold the phrases, as far as the index knows, and of `first`."""
     assert query.wording is not None, "it has the phrases"
     phrases = query.wording.phrases
     holding = replace(

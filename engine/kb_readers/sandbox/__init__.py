@@ -34,10 +34,7 @@ class SandboxState(msgspec.Struct, frozen=True):
 
 
 def enter(package: str) -> SandboxState:
-    """Enter the sandbox with this thread, permanently; threads that it starts inherit it.
-
-    `package` is the package of the reader.
-    """
+    """Enter the sandbox with this thread, permanently, for a reader of `package`."""
     steps = {
         "no_new_privs": privileges.give_up,
         "landlock": lambda: landlock.restrict(readable.files(package)),

@@ -146,10 +146,7 @@ class _Test(NamedTuple):
 
 
 def restrict() -> None:
-    """Restrict this thread to the system calls of a reader. Raises NotAvailable.
-
-    Requires no_new_privs.
-    """
+    """Restrict this thread to a reader's system calls; needs no_new_privs. Raises NotAvailable."""
     here = kernel.machine()
     code = b"".join(_INSTRUCTION.pack(*each) for each in program(here, os.getpid()))
     instructions = kernel.buffer(code)

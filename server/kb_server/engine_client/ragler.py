@@ -1,17 +1,13 @@
-"""The server's interface of RAGler's backend: search over collections, one coroutine per operation.
+"""The responses of RAGler's backend.
 
-Responses are read leniently, because the backend need not be kb's engine: unknown members are ignored, and
+They are read leniently, because the backend need not be kb's engine: unknown members are ignored, and
 absent or null members are absent here too.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 from msgspec import UNSET, UnsetType
-
-from kb_contracts.api.ragler import VectorSearchRequest
 
 
 class PassageMetadata(msgspec.Struct, kw_only=True):
@@ -79,23 +75,3 @@ class CollectionDetail(Collection, kw_only=True):
     target_audience: list[str] | UnsetType = UNSET
     usage_scenarios: list[str] | UnsetType = UNSET
     statistics: Statistics | UnsetType = UNSET
-
-
-class Ragler(Protocol):
-    """RAGler's backend.
-
-    Raises (all methods but `reachable`): `EngineFault`, see the tree in `errors`. A missing collection is
-    `Refused` with the reason `collection_not_found`, a forbidden operation with `forbidden`.
-    """
-
-    async def search(self, request: VectorSearchRequest) -> Passages:
-        """Find passages by meaning, in one collection or in all."""
-
-    async def collections(self) -> list[Collection]:
-        """All collections."""
-
-    async def collection(self, collection_id: str) -> CollectionDetail:
-        """One collection."""
-
-    async def reachable(self) -> bool:
-        """True if the backend answers and does not report that it cannot serve; asked once."""

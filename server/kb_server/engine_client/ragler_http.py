@@ -48,7 +48,10 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class HttpRagler:
-    """A `Ragler` over HTTP, or over `exchange`.
+    """RAGler's backend over HTTP, or over `exchange`.
+
+    Raises (all methods but `reachable`): `EngineFault`, see the tree in `errors`. A missing collection is
+    `Refused` with the reason `collection_not_found`, a forbidden operation with `forbidden`.
 
     `url` is the backend's base, `api_key` its bearer key (empty: no key is sent), `read_timeout` the time
     without a byte after which a call fails, in seconds. `tls` and `exchange` are passed to `HttpTransport`.

@@ -130,10 +130,12 @@ def _trace(traceparent: object) -> str | None:
 
 
 class UnknownToolError(MCPError):
-    """No tool has this name; the message lists the existing tools, and adds a hint."""
+    """No tool has this name; the message lists the caller's tools, and adds a hint."""
 
     def __init__(self, name: str, names: Iterable[str], hint: str = "") -> None:
-        words = f"Unknown tool: {name[:64]}. The tools are {', '.join(names)}. {hint}".rstrip()
+        listed = ", ".join(names)
+        known = f"The tools are {listed}." if listed else "This key may use no tool here."
+        words = f"Unknown tool: {name[:64]}. {known} {hint}".rstrip()
         super().__init__(INVALID_PARAMS, words, {"error_type": UNKNOWN})
 
 
@@ -155,8 +157,6 @@ class PublishedTool:
     tool: Tool[Any, Any]
     input: Schema
     output: Schema
-    has_links: bool
-    """True if resources may belong to its results."""
     label: str
     """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
     right: Right
@@ -184,7 +184,6 @@ class PublishedTool:
             tool,
             input_schema(tool.arguments),
             published,
-            has_links=type(tool).links is not Tool.links,
             label=label,
             right=tool.needed_right,
             toolset=toolset,
@@ -292,7 +291,10 @@ class Calls:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
             unknown = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
             log.warning("Unknown tool", extra=unknown)
-            raise UnknownToolError(name, self._tools, self._unknown_tool(name))
+            grant = call.grant
+            visible = self._views(grant.access.rights, grant.access.reach, grant.toolsets)
+            names = (each for each in self._tools if each in visible)
+            raise UnknownToolError(name, names, self._unknown_tool(name))
         return await self._answer(_Run(published, arguments, call))
 
 
@@ -414,7 +416,5 @@ async def _carried_out(run: _Run) -> ToolOutcome:
         except ToolError as misfit:
             raise await tool.refusal(misfit, call) from None
         result = await tool.run(run.read, call)
-        found = tool.links(result) if published.has_links else ()
         encoded = published.opening + msgspec.json.encode(result)[1:]
-        links = tuple(map(msgspec.json.encode, found))
-        return ToolOutcome(encoded, links=links, meta=published.meta)
+        return ToolOutcome(encoded, meta=published.meta)

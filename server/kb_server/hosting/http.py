@@ -135,7 +135,7 @@ def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: 
         trusted_proxies=settings.trusted_proxies,
         sockets=replace(
             options.sockets,
-            open=min(settings.max_websockets, settings.max_connections // 2),
+            open=settings.max_connections // 2,
             per_address=(settings.max_connections_per_address + 1) // 2,  # at least one
             owner_of=owner_of,
         ),

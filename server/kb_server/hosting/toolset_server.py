@@ -119,7 +119,7 @@ def _sdk_server(toolset: Toolset, calls: Calls, tasks: ServedTasks | None) -> Se
             assert outcome.is_error, "a tool that can run as a task defers each accepted call"
             failed = msgspec.json.decode(outcome.encoded)
             raise MCPError(code_of(failed["error"]), failed["message"], {"error_type": failed["error"]})
-        return outcome.as_result(context.protocol_version)
+        return outcome.as_result()
 
     @asynccontextmanager
     async def lifespan(_server: Server[None]) -> AsyncIterator[None]:

@@ -130,16 +130,13 @@ class Pages:
             f"{_JOB}/retry": (partial(jobs.change, RETRY_JOB, "queued"), None),
         }
         return [
-            *(
-                web.get(path, self._guarded(page, forms.get(path, "read")), allow_head=False)
-                for path, page in read.items()
-            ),
+            *(web.get(path, self._guarded(page, forms.get(path, "read"))) for path, page in read.items()),
             *(web.post(path, self._guarded(page, "write", again)) for path, (page, again) in change.items()),
             web.post("/documents/selected", self._guarded(several.change)),
             web.post("/documents/undo", self._guarded(several.undo, "write")),
             web.post(f"{_DOCUMENT}/remove", self._guarded(document_pages.remove, "delete")),
             web.post("/logout", self._guarded(self._logout, None)),
-            web.get("/login", self._login_page, allow_head=False),
+            web.get("/login", self._login_page),
             web.post("/login", self._login),
             *(web.get(f"/pages/{name}", _file(name, kind)) for name, kind in _FILES.items()),
         ]

@@ -62,6 +62,10 @@ _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _CURRENT_CHARS = 2_000
 
 
+ExpectedVersion = Annotated[int, Meta(ge=1, description="required current version; any other is refused")]
+NewText = Annotated[str, Meta(max_length=m.MAX_NOTE_CHARS, extra=EMPTY_COUNTS)]
+
+
 class _ExtraTool(ServiceTool[A, R]):
     engine_words = ENGINE_WORDS
 
@@ -98,17 +102,7 @@ class KbEditNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
     old: Annotated[NoteText, Meta(description="text to replace; it must occur once in the note")] | None = (
         None
     )
-    new: (
-        Annotated[
-            str,
-            Meta(
-                max_length=m.MAX_NOTE_CHARS,
-                description="replacement of `old`; empty: delete `old`",
-                extra=EMPTY_COUNTS,
-            ),
-        ]
-        | None
-    ) = None
+    new: Annotated[NewText, Meta(description="replacement of `old`; empty: delete `old`")] | None = None
     section: (
         Annotated[
             str,
@@ -116,20 +110,8 @@ class KbEditNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
         ]
         | None
     ) = None
-    text: (
-        Annotated[
-            str,
-            Meta(
-                max_length=m.MAX_NOTE_CHARS,
-                description="new text below the heading",
-                extra=EMPTY_COUNTS,
-            ),
-        ]
-        | None
-    ) = None
-    expected_version: (
-        Annotated[int, Meta(ge=1, description="required current version; any other is refused")] | None
-    ) = None
+    text: Annotated[NewText, Meta(description="new text below the heading")] | None = None
+    expected_version: ExpectedVersion | None = None
 
 
 class KbEditNoteTool(_ExtraTool[KbEditNoteArguments, KbUpdateNoteResult]):
@@ -181,9 +163,9 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
             note.text,
             append=arguments.append,
             old=arguments.old,
-            new=arguments.new or (None if arguments.old is None else arguments.new),
+            new=None if arguments.old is None and not arguments.new else arguments.new,
             section=arguments.section,
-            body=arguments.text or (None if arguments.section is None else arguments.text),
+            body=None if arguments.section is None and not arguments.text else arguments.text,
         )
         update = KbUpdateNoteArguments(
             document_id=note.id, text=text, expected_version=note.version, title=None
@@ -326,9 +308,7 @@ class KbRestoreArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     version: Annotated[int, Meta(ge=1, description="version from kb_history; default: the latest")] | None = (
         None
     )
-    expected_version: (
-        Annotated[int, Meta(ge=1, description="required current version; any other is refused")] | None
-    ) = None
+    expected_version: ExpectedVersion | None = None
 
 
 class KbRestoreTool(_ExtraTool[KbRestoreArguments, DocumentView]):
@@ -363,11 +343,7 @@ Example: {"document_id": 42}"""
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     document_id: DocumentId
     purge: Annotated[
-        bool,
-        Meta(
-            description="delete its earlier versions too, so that it cannot be restored",
-            extra=EXACT,
-        ),
+        bool, Meta(description="delete its earlier versions too, so that it cannot be restored", extra=EXACT)
     ] = False
 
 
@@ -421,9 +397,7 @@ class KbSetMetadataArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
             extra_json_schema=ANY_METADATA,
         ),
     ]
-    expected_version: (
-        Annotated[int, Meta(ge=1, description="required current version; any other is refused")] | None
-    ) = None
+    expected_version: ExpectedVersion | None = None
 
 
 class KbSetMetadataTool(_ExtraTool[KbSetMetadataArguments, DocumentView]):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from functools import partial
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import msgspec
@@ -31,7 +31,6 @@ from kb_server.engine_client.ragler import (
     CollectionDetail,
     Passage,
     PassageMetadata,
-    Ragler,
 )
 from kb_server.observability.redaction import sanitised
 from kb_server.services import Services
@@ -48,6 +47,9 @@ from kb_server.tool import (
     Toolset,
 )
 from kb_server.toolsets import ServiceTool, tools_of
+
+if TYPE_CHECKING:
+    from kb_server.engine_client.ragler_http import HttpRagler
 
 INSTRUCTIONS = """\
 RAGler's knowledge: published documents in collections, searched by meaning. Use search_knowledge before \
@@ -214,7 +216,7 @@ class RaglerTool(ServiceTool[A, R]):
         self._names = names
 
     @property
-    def backend(self) -> Ragler:
+    def backend(self) -> HttpRagler:
         """The backend.
 
         Raises:

@@ -9,12 +9,10 @@ A fault is an HTTP answer if HTTP can express it, or else bytes written directly
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import math
 import socket
 import struct
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
@@ -61,7 +59,6 @@ _HTML = "<!doctype html><title>{title}</title><h1>{title}</h1><p>This is not the
 _LEAST_RETRY_SECONDS = 0.001
 _CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, with a time-out of 0
 _SHUTDOWN_SECONDS = 2.0
-_START_SECONDS = 300.0
 
 
 def build_app(
@@ -343,12 +340,10 @@ class Simulator:
             )
             self.url = await self._listen(app, settings.host, settings.port)
             if settings.control is not None:
-                # Imported here because most runs in CI need neither the control plane nor its page.
+                # Imported here because most runs in CI do not need the control plane.
                 from kb_simulator.harness.control import build_control
-                from kb_simulator.harness.page import add_page
 
                 control = build_control(self.namespaces, engine_url=self.url)
-                add_page(control, self.namespaces, self.url)
                 self.control_url = await self._listen(control, LOOPBACK, settings.control)
         except BaseException:
             await self._stop()
@@ -399,35 +394,7 @@ def in_thread(settings: SimulatorSettings) -> Iterator[Simulator]:
     Raises:
         OSError: a port is in use.
     """
-    ready = threading.Event()
-    running: list[tuple[Simulator, asyncio.AbstractEventLoop, asyncio.Event]] = []
-    failures: list[BaseException] = []
+    from anyio.from_thread import start_blocking_portal  # `kb sim` does not need it
 
-    async def serve() -> None:
-        ended = asyncio.Event()
-        async with Simulator(settings) as simulator:
-            running.append((simulator, asyncio.get_running_loop(), ended))
-            ready.set()
-            await ended.wait()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001  # raised again by the waiting thread
-            failures.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="kb-simulator", daemon=True)
-    thread.start()
-    if not ready.wait(_START_SECONDS):
-        raise TimeoutError(f"the simulator did not start within {_START_SECONDS} seconds")
-    if failures:
-        raise failures[0]
-    simulator, loop, ended = running[0]
-    try:
+    with start_blocking_portal() as loop, loop.wrap_async_context_manager(Simulator(settings)) as simulator:
         yield simulator
-    finally:
-        if thread.is_alive():
-            loop.call_soon_threadsafe(ended.set)
-        thread.join()

@@ -112,7 +112,7 @@ class ControlClient:
         Raises:
             ControlError: the request was refused.
         """
-        operation = c.ENDPOINTS[endpoint].operation
+        operation = c.ENDPOINTS[endpoint]
         path = operation.fill_path({name: parameters.pop(name) for name in operation.path_parameters})
         answer = self.send(operation.method, path, body, **parameters)
         return cast("T", msgspec.json.decode(answer, type=operation.response_model))

@@ -1,9 +1,8 @@
 """The control plane: `/_sim`, on its own port, on the loopback interface.
 
-Each endpoint is one declared function, from which its route, its operation and its form on the page are
-derived. Every endpoint acts on the namespace named in the header `X-Sim-Namespace`. Cross-site requests of
-web pages are refused: the Host must be a loopback name and an Origin must be this page's own. Seconds are
-virtual.
+Each endpoint is one declared function, from which its route and its operation are derived. Every endpoint
+acts on the namespace named in the header `X-Sim-Namespace`. Requests of web pages are refused: the Host must
+be a loopback name and an Origin must be this server's own. Seconds are virtual.
 """
 
 from __future__ import annotations
@@ -162,7 +161,7 @@ def namespace_info(namespace: Namespace) -> NamespaceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, over HTTP or from a form of the page."""
+    """One request."""
 
     namespaces: Namespaces
     engine_url: str
@@ -172,29 +171,18 @@ class Call:
     query: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An operation of the control plane.
-
-    `message` is shown by the page after its form was submitted: a template over the answer.
-    """
-
-    operation: AnyOperation
-    act: Callable[[Call], msgspec.Struct]
-    message: str
-
-
-ENDPOINTS: dict[Callable[[Call], msgspec.Struct], Endpoint] = {}
-"""Every endpoint by its function; the operation has the form of the contract's."""
+Act = Callable[[Call], msgspec.Struct]
+ENDPOINTS: dict[Act, AnyOperation] = {}
+"""The operation of every endpoint by its function, in the form of the contract's."""
 
 A = TypeVar("A", bound=Callable[[Call], msgspec.Struct])
 
 
-def _endpoint(method: Method, path: str, *, message: str = "", **members: Any) -> Callable[[A], A]:
+def _endpoint(method: Method, path: str, **members: Any) -> Callable[[A], A]:
     """Declare an endpoint: its id is the function's name, its summary the docstring."""
 
     def declare(act: A) -> A:
-        operation: AnyOperation = Operation(
+        ENDPOINTS[act] = Operation(
             re.sub("_([a-z])", lambda found: found[1].upper(), act.__name__),
             method,
             BASE + path,
@@ -203,7 +191,6 @@ def _endpoint(method: Method, path: str, *, message: str = "", **members: Any) -
             path_parameters={name: str for _, name, _, _ in Formatter().parse(path) if name},
             **members,
         )
-        ENDPOINTS[act] = Endpoint(operation, act, message)
         return act
 
     return declare
@@ -216,7 +203,7 @@ def overview(call: Call) -> Overview:
     return Overview(engine_url=call.engine_url, namespace=namespace_info(call.namespace), namespaces=names)
 
 
-@_endpoint(Method.POST, "/reset", body=ResetRequest, message="Began anew under seed {namespace.seed}.")
+@_endpoint(Method.POST, "/reset", body=ResetRequest)
 def reset(call: Call) -> Overview:
     """Start again from an empty state."""
     call.namespace.reset(call.body.seed)
@@ -253,14 +240,14 @@ def get_clock(call: Call) -> ClockInfo:
     return ClockInfo(mode=clock.mode, elapsed=clock.elapsed(), now=now, sleeping=clock.sleeping)
 
 
-@_endpoint(Method.POST, "/clock", body=ClockRequest, message="The clock is in mode {mode}.")
+@_endpoint(Method.POST, "/clock", body=ClockRequest)
 def set_clock(call: Call) -> ClockInfo:
     """Set the mode of the clock."""
     call.namespace.clock.mode = call.body.mode
     return get_clock(call)
 
 
-@_endpoint(Method.POST, "/clock/advance", body=AdvanceRequest, message="Moved on to {elapsed:g} seconds.")
+@_endpoint(Method.POST, "/clock/advance", body=AdvanceRequest)
 def advance(call: Call) -> ClockInfo:
     """Move time on."""
     call.namespace.clock.advance(call.body.seconds)
@@ -273,7 +260,7 @@ def list_faults(call: Call) -> FaultList:
     return FaultList(faults=call.namespace.faults.list())
 
 
-@_endpoint(Method.POST, "/faults", body=Fault, message="Armed {id}.")
+@_endpoint(Method.POST, "/faults", body=Fault)
 def arm(call: Call) -> ArmedFault:
     """Arm a fault."""
     try:
@@ -288,7 +275,7 @@ def disarm_all(call: Call) -> FaultList:
     return FaultList(faults=call.namespace.faults.disarm_all())
 
 
-@_endpoint(Method.DELETE, "/faults/{fault_id}", message="Disarmed {id}; it had fired {fired} times.")
+@_endpoint(Method.DELETE, "/faults/{fault_id}")
 def disarm(call: Call) -> ArmedFault:
     """Disarm a fault and return its counts."""
     faults, fault_id = call.namespace.faults, call.path["fault_id"]
@@ -388,13 +375,11 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
     def named(request: web.Request) -> Namespace:
         return namespaces.get(request.headers.get(HEADER, DEFAULT))
 
-    def handler_of(endpoint: Endpoint) -> Handler:
+    def handler_of(act: Act) -> Handler:
         async def handler(incoming: Incoming) -> msgspec.Struct:
             assert isinstance(incoming.source, web.Request), "the control plane is HTTP's alone"
             namespace = named(incoming.source)
-            return endpoint.act(
-                Call(namespaces, engine_url, namespace, incoming.path, incoming.body, incoming.query)
-            )
+            return act(Call(namespaces, engine_url, namespace, incoming.path, incoming.body, incoming.query))
 
         return handler
 
@@ -403,8 +388,8 @@ def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application
         return web.Response(body=named(request).journal.canonical(), content_type="application/x-ndjson")
 
     app = build_application(
-        {endpoint.operation.id: handler_of(endpoint) for endpoint in ENDPOINTS.values()},
-        operations=tuple(endpoint.operation for endpoint in ENDPOINTS.values()),
+        {operation.id: handler_of(act) for act, operation in ENDPOINTS.items()},
+        operations=tuple(ENDPOINTS.values()),
     )
     app.middlewares.insert(0, _own_callers_only)
     app.router.add_get(f"{BASE}/journal/canonical", canonical)

@@ -252,21 +252,8 @@ class Journal:
 
 def _record_of(entry: Entry) -> Record:
     request = entry.request
-    return Record(
-        number=entry.number,
-        at=entry.at,
-        fingerprint=request.fingerprint,
-        occurrence=entry.occurrence,
-        operation=request.operation,
-        method=request.method,
-        target=request.target,
-        tags=request.tags,
-        status=entry.status,
-        code=entry.code,
-        faults=entry.faults,
-        delay=entry.delay,
-        done=entry.done,
-    )
+    members = {**msgspec.structs.asdict(request), **msgspec.structs.asdict(entry), "target": request.target}
+    return Record(**{name: members[name] for name in Record.__struct_fields__})
 
 
 class Expectation(Data, frozen=True):
@@ -297,11 +284,6 @@ class Verdict(Data, frozen=True):
     failures: tuple[str, ...] = ()
     unfired: tuple[str, ...] = ()
     strangers: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """True if all expectations hold and every fault fired. Strangers are reported but do not count."""
-        return not self.failures and not self.unfired
 
 
 def verify(journal: Journal, wanted: Verification, unfired: tuple[str, ...] = ()) -> Verdict:

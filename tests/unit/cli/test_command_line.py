@@ -121,7 +121,7 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], ar
         ),
         (["rm", "--yess"], "usage: kb rm ", "there is no option --yess; did you mean --yes?"),
         (["status", "--tpo=3"], "usage: kb status ", "there is no option --tpo\n"),
-        (["status", "more"], "usage: kb status ", "unrecognized arguments: more"),
+        (["status", "more"], "usage: kb status ", "too many arguments: more"),
         (["help", "serch"], "usage: kb COMMAND", "did you mean search?"),
     ],
 )

@@ -332,6 +332,12 @@ def test_a_key_for_an_absent_collection_is_created_with_a_note(
         assert left.result()
 
 
+def test_a_new_collection_and_an_empty_list_are_noted(kb: Kb) -> None:
+    said = "first document of the collection 'memroy'; did you mean memory?\n"
+    assert [kb("addnote", "Granite is cut", "--collection", "memroy")[2] for _ in range(2)] == [said, ""]
+    assert kb("get", "--tags", "nosuch") == (Exit.OK, "", "No document found.\n")
+
+
 def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:
     """A script must pass `--yes`; otherwise nothing is removed."""
     document = kb.note("To be removed")
@@ -356,7 +362,7 @@ def test_rm_that_stops_names_the_reason_and_what_is_left(kb: Kb, further: tuple[
     status, out, err = kb("rm", str(first), "abc", str(last), "--yes", *further)
     assert (status, bool(out)) == (Exit.PARTLY, True)
     assert err.splitlines()[0].endswith("number or its uid; `kb get` lists them")
-    assert err.splitlines()[1] == f"kb rm: not tried: {last}"
+    assert err.splitlines()[1] == f"kb rm: stopped here; not removed: {last}"
     kb("rm", str(last), "--yes")
 
 

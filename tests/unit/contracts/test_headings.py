@@ -28,6 +28,8 @@ def found(text: str) -> list[tuple[int, str]]:
         ("- item\n---\n\n---\n\n> quote\n---\n", []),
         ("---\ntitle: x\n---\n# A\n", [(1, "A")]),
         ("---\nnever closed\n# A\n", [(1, "A")]),
+        ("---\n\nA paragraph.\n\n# A\n\n---\n# B\n", [(1, "A"), (1, "B")]),
+        ("+++\n# no heading\ndraft = true\n# none\n+++\n# A\n", [(1, "A")]),
         ("```sh\n# comment\n```\n# A\n", [(1, "A")]),
         ("~~~\n```\n# no\n~~~~\n# A\n", [(1, "A")]),
         ("~~~ a ~~~\n# no\n~~~\n# A\n", [(1, "A")]),

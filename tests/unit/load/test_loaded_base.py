@@ -66,7 +66,7 @@ def test_a_run_leaves_the_base_as_it_was(
     monkeypatch.setenv("KB_MCP_API_KEY", KEY)
     options = ["--anyway", "--users", "3", "--seconds", "5", "--think", "0.05"]
     main(["--target", server, "--out", str(tmp_path), *options])
-    assert (tmp_path / "figures.json").exists()
+    assert (tmp_path / "report.json").exists()
     assert base.documents() == 1
     base.remove([note], [])
 

@@ -429,6 +429,8 @@ def test_short_bold_and_numbered_lines_apart_from_the_text_are_headings() -> Non
         (380, "F1", "1. Close the valve"),
         (360, "F1", "2. Stop the pump"),
         (340, "F1", "The pump is still warm."),
+        (300, "F1", "D. E. Knuth and A. Bell"),
+        (280, "F1", "The authors measured it."),
         (400, "F2", "Head"),
         (410, "F2", "of a table"),
     ]

@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 
 from kb_readers.markdown import headings
-from kb_readers.rst import read_rst
-from tests.support.reading import only_text
+from kb_readers.outlines import read_outline
+from tests.support.reading import only_text, reader_of
 
+read_rst = reader_of(read_outline, "rst")
 text = partial(only_text, read_rst)
 
 

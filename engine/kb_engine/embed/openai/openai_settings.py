@@ -1,7 +1,4 @@
-"""The settings of an embedding endpoint: its URL, its model and the constants of the score.
-
-They apply if `KB_EMBEDDER=openai`.
-"""
+"""The settings of an embedding endpoint (`KB_EMBEDDER=openai`)."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ class Scanned(NamedTuple):
 class Scan:
     """Iterates over all blocks of the segments, each with the rows in its mask (None: all) and their cosines.
 
-    Without a query, as in a search by words, the cosines are 0. The first block is the smallest. The scanner
+    Without a query, as in a search by words, the cosines are 0. The smallest block comes first. The scanner
     thread multiplies from the end. The consuming thread takes finished blocks, and if there are none,
     multiplies from the beginning. The scanner does nothing that needs the interpreter's lock, because then
     one of the two threads would wait.
@@ -312,6 +312,7 @@ class Scan:
         blocks = (
             _Block(number, block, *segments[number], query, turn) for number, block in _blocks(segments)
         )
+        self._first = next(blocks, None)
         self._rest = deque(blocks)
         self._multiplied: deque[_Block] = deque()
         self._ahead: Future[None] | None = None
@@ -328,6 +329,9 @@ class Scan:
             self._ahead.cancel()
 
     def __iter__(self) -> Iterator[Scanned]:
+        if self._first is not None:
+            self._first.multiply()
+            yield self._first.scanned()
         while True:
             if self._multiplied:
                 block = self._multiplied.popleft()
@@ -358,8 +362,10 @@ def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterato
     for number, (vectors, _) in enumerate(segments):
         start = 0
         while start < len(vectors):
-            yield number, slice(start, min(start + size, len(vectors)))
-            start, size = start + size, min(4 * size, BLOCK_ROWS)
+            # A small rest takes nearly as long as a block, so it belongs to the block before it.
+            end = start + size if start + 1.5 * size < len(vectors) else len(vectors)
+            yield number, slice(start, end)
+            start, size = end, BLOCK_ROWS
 
 
 @dataclass(slots=True, eq=False)

@@ -33,9 +33,7 @@ SCHEMA = "kb"
 CONNECTIONS = 10
 """Maximum number of pooled connections of an engine. The listener has an additional one."""
 WRITERS = CONNECTIONS - 3
-"""Maximum number of connections for writes. Writers wait for each other's locks; the rest stays free for
-searches and leases.
-"""
+"""Maximum number of connections for writes; the rest stays free for searches and leases."""
 _ATTEMPTS = 5
 ACQUIRE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
@@ -73,9 +71,7 @@ GONE = (
 )
 """The server is down, starting, unreachable, out of connections, or a standby."""
 TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
-"""The server aborted a transaction because of a conflict, or a cached plan became invalid; nothing was
-changed.
-"""
+"""The server aborted a transaction because of a conflict or an invalid plan; nothing changed."""
 
 
 class Lost(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,9 @@ from kb_engine.store.port import Arrival, NewJob, Prepared
 from kb_engine.store.repository import documents, originals, sources, versions
 from kb_engine.store.repository.content import assign, describe, passages
 from kb_engine.store.repository.transaction import Read, Write
-from kb_engine.store.repository.versions import Past
+from kb_engine.store.repository.versions import Members, Past
 
+_OF_JOB = ("title", "tags", "metadata", "sha256", "size_bytes", "filename", "format", "doc_type")
 _OF_CONTENT = ("sha256", "title", "doc_type", "format", "filename", "extraction_method")
 
 
@@ -51,18 +53,11 @@ async def arrive(
     job = NewJob(
         id=arrival.uid,
         kind="note" if arrival.text is not None else "file",
-        title=arrival.title,
-        tags=arrival.tags,
-        metadata=arrival.metadata,
         source_path=next(iter(arrival.source_paths), None),
         dedup_scope=scope,
-        sha256=arrival.sha256,
-        size_bytes=arrival.size_bytes,
         text=arrival.text,
-        filename=arrival.filename,
-        format=arrival.format,
-        doc_type=arrival.doc_type,
         spool=spool,
+        **_copied(arrival),
     )
     for path in arrival.source_paths or (None,):
         for number in (await sources.hold_plan(write, replace(job, source_path=path))).documents:
@@ -166,15 +161,12 @@ def _job(past: Past) -> NewJob:
     return NewJob(
         id=past.uid,
         kind=was.kind,
-        title=was.title,
-        tags=was.tags,
-        metadata=was.metadata,
         source_path=None,
         dedup_scope=was.dedup_scope,
-        sha256=was.sha256,
-        size_bytes=was.size_bytes,
         text=past.text if was.kind == "note" else None,
-        filename=was.filename,
-        format=was.format,
-        doc_type=was.doc_type,
+        **_copied(was),
     )
+
+
+def _copied(source: Arrival | Members) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in _OF_JOB}

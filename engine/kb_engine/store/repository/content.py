@@ -11,7 +11,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import text_digest
-from kb_engine.index.port import Vector
+from kb_engine.index.port import Vector, Vectors
 from kb_engine.store.port import NewJob, Prepared, PreparedChunk
 from kb_engine.store.repository.transaction import Read, Write
 
@@ -63,6 +63,19 @@ class Content:
     def has_all_positions(self) -> bool:
         """True if the chunks that are there follow one another from the first on."""
         return [*self.positions] == [*range(len(self.positions))]
+
+    def prepared(self, chunks: Sequence[PreparedChunk], vectors: Vectors) -> Prepared:
+        """Return the content with these chunks, ready to be stored."""
+        return Prepared(
+            title=self.title,
+            extraction_method=self.extraction_method,
+            pages=self.pages,
+            chunks=chunks,
+            vectors=vectors,
+            status_reason=self.status_reason,
+            language=self.language,
+            fidelity=self.fidelity,
+        )
 
     @property
     def hash_of_passages(self) -> str:

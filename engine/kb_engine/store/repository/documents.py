@@ -15,6 +15,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import DocumentsQuery
 from kb_contracts.semantics.access import check_changes, check_stays, check_whole
 from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
@@ -45,7 +46,7 @@ from kb_engine.store.repository.content import (
 )
 from kb_engine.store.repository.reach import starts_with
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
-from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders, settle, together
+from kb_engine.store.repository.transaction import Read, Write, makes_room, settle, together
 
 _DERIVED = ("source_paths", "tags", "original")
 _COLUMNS = tuple(name for name in m.Document.__struct_fields__ if name not in _DERIVED)
@@ -150,42 +151,31 @@ async def _chunk_at(read: Read, document_id: int, place: int) -> m.Chunk | None:
     return chunk(rows[0]) if rows else None
 
 
-async def page(
-    read: Read,
-    *,
-    source_path: str | None,
-    source_path_prefix: str | None = None,
-    tag: str | None,
-    doc_type: m.DocType | None,
-    sort_by: m.SortBy,
-    sort_order: m.SortOrder,
-    limit: int,
-    offset: int,
-) -> m.DocumentList:
+async def page(read: Read, query: DocumentsQuery) -> m.DocumentList:
     """Return one page of the matching documents; ties are ordered by id in the same direction.
 
     `source_path` and `source_path_prefix` also match the further paths of a deduplicated document. `tag` may
     be several tags, separated by commas.
     """
-    beginning, bounds = starts_with("source_path", source_path_prefix or "")
+    beginning, bounds = starts_with("source_path", query.source_path_prefix or "")
     of_sources = "d.id IN (SELECT document_id FROM document_sources WHERE {})"
-    tags = [] if tag is None else dict.fromkeys(tag.split(","))
+    tags = [] if query.tag is None else dict.fromkeys(query.tag.split(","))
     conditions: list[tuple[str, list[Any]]] = [
-        *((of_sources.format("source_path = ?"), [path]) for path in filter(None, [source_path])),
-        *((of_sources.format(beginning), bounds) for _ in filter(None, [source_path_prefix])),
+        *((of_sources.format("source_path = ?"), [path]) for path in filter(None, [query.source_path])),
+        *((of_sources.format(beginning), bounds) for _ in filter(None, [query.source_path_prefix])),
         *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", [one]) for one in tags),
-        *(("d.doc_type = ?", [one]) for one in filter(None, [doc_type])),
+        *(("d.doc_type = ?", [one]) for one in filter(None, [query.doc_type])),
     ]
     condition = " AND ".join(sql for sql, _ in conditions) or "true"
     values = [value for _, of_one in conditions for value in of_one]
-    place = "coalesce(d.filename, d.title)" if sort_by == "filename" else f"d.{sort_by}"
+    place = "coalesce(d.filename, d.title)" if query.sort_by == "filename" else f"d.{query.sort_by}"
     within, reached = read.within("d.id")
     counting = f"SELECT count(*) FROM documents d WHERE {condition}{within}"  # noqa: S608
     total = await read.value(counting, (*values, *reached))
-    order = f" ORDER BY {place} {sort_order}, d.id {sort_order} LIMIT ? OFFSET ?"
-    found = await _rows(read, condition, values, order, (limit, offset))
+    order = f" ORDER BY {place} {query.sort_order}, d.id {query.sort_order} LIMIT ? OFFSET ?"
+    found = await _rows(read, condition, values, order, (query.limit, query.offset))
     listed = [m.Document(**fields) for fields in found]
-    return m.DocumentList(documents=listed, total=total, limit=limit, offset=offset)
+    return m.DocumentList(documents=listed, total=total, limit=query.limit, offset=query.offset)
 
 
 async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
@@ -342,10 +332,7 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
 async def _submitted_again(
     write: Write, document_id: int, job: NewJob, prepared: Prepared | None, *, is_hurt: bool
 ) -> m.Document:
-    """Add the tags and source of a submission to an existing document; replace its content if `prepared`.
-
-    Damaged content (`is_hurt`) is not kept as a version.
-    """
+    """Add tags and source of a submission; replace the content if `prepared`."""
     standing = await find(write, document_id)
     if prepared is not None:  # first, so that the version kept is the old one
         await replace_content(write, document_id, prepared, keep=not is_hurt)
@@ -381,10 +368,7 @@ async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int
         "created_at": write.now,
         "updated_at": write.now,
     }
-    await write.rows(
-        f"INSERT INTO documents ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
-        tuple(columns.values()),
-    )
+    await write.insert("documents", columns)
     await keep_text(write, document_id, job)
     if job.source_path is not None:
         await sources.point(write, job.source_path, document_id)
@@ -491,10 +475,7 @@ async def hold_version(write: Write, key: int | str, if_match: int | None) -> m.
 async def set_metadata(
     write: Write, key: int | str, metadata: Mapping[str, Any], if_match: int | None
 ) -> m.Document:
-    """Replace the metadata of a document. Equal metadata leave the version unchanged.
-
-    Raises `document_not_found` or `version_conflict`.
-    """
+    """Replace the metadata of a document. Raises `document_not_found` or `version_conflict`."""
     standing = await hold_version(write, key, if_match)
     if metadata == standing.metadata:
         return standing

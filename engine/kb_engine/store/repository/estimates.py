@@ -64,10 +64,7 @@ class _Measures(NamedTuple):
     """Sum of bytes times seconds."""
 
     def seconds_for(self, jobs: float, size: float) -> float | None:
-        """Estimate the seconds for `jobs` jobs of `size` bytes in total, one after the other.
-
-        Return None if no similar job was measured.
-        """
+        """Estimate the seconds for `jobs` jobs of `size` bytes in total; None without a similar job."""
         if not self.bytes:
             return None if size else jobs * self.seconds / self.jobs
         large = jobs * self.squares / self.bytes

@@ -17,10 +17,7 @@ _TALLY = (
 
 
 async def give(write: Write, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
-    """Store the feedback of a voice on a document; repeated feedback changes nothing.
-
-    Raises `document_not_found`.
-    """
+    """Store a voice's feedback; a repetition changes nothing. Raises `document_not_found`."""
     document_id = (await documents.hold(write, key)).id
     found = await write.row(
         "SELECT opened, rating FROM feedback WHERE document_id = ? AND voice = ?", (document_id, voice)

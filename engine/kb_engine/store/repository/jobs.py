@@ -1,6 +1,4 @@
-"""The durable queue: SQL around the state table of jobs. Scheduling is fair: callers take turns, each with
-its oldest job.
-"""
+"""The durable queue, in which callers take turns, each with its oldest job."""
 
 from __future__ import annotations
 
@@ -77,10 +75,7 @@ async def accept(write: Write, new: NewJob) -> m.Job:
         "turn": await _turn(write, new.caller, lane),
         "created_at": write.now,
     }
-    await write.rows(
-        f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
-        tuple(columns.values()),
-    )
+    await write.insert("jobs", columns)
     if new.text is not None:
         await write.rows("INSERT INTO job_texts (job_id, text) VALUES (?, ?)", (new.id, new.text))
     if new.spool is not None:
@@ -210,10 +205,7 @@ async def take_several(
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
-    """Requeue a job in another lane with its caller's next turn; the attempt does not count.
-
-    Return False if the lease is void.
-    """
+    """Requeue a job in another lane without counting the attempt; return False if the lease is void."""
     await write.hold_queue()
     write.drop_lease(leased.lease)
     if not await hold(write, leased):

@@ -33,9 +33,7 @@ def of_document(reach: Reach, column: str) -> Condition:
 
 
 def starts_with(column: str, prefix: str) -> tuple[str, list[str]]:
-    """Return a prefix condition as a range up to the next prefix, which uses the column's index and needs no
-    escaping of wildcards.
-    """
+    """Return a prefix condition as a range, which uses the index and needs no escaping."""
     if not prefix:
         return "true", []
     beyond = prefix.rstrip(chr(_LAST))

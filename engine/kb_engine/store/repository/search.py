@@ -94,10 +94,7 @@ async def passing(read: Read, wording: Wording, chunk_ids: Sequence[int]) -> set
 
 
 async def found(read: Read, query: Query, candidates: Candidates) -> Found:
-    """Return the results of a query by descending score, ties by chunk id.
-
-    Candidates without an existing chunk are left out: a separate index may lag behind.
-    """
+    """Return results by score, then chunk id; candidates of removed chunks are left out."""
     ranked = rank(candidates, query)
     above = above_floor(query, candidates, ranked)
     ranked = ranked[: query.top]

@@ -12,7 +12,7 @@ other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -123,10 +123,7 @@ class Read(ABC):
         return self._carries(self.of_version)
 
     def job_within(self) -> Condition:
-        """An additional condition on `jobs`: the job's tags and its document are within the access scope.
-
-        For a removed document the tags at its removal count.
-        """
+        """An additional condition on `jobs`: tags and document (or its last tags) are in the access scope."""
         if self.reach is None:
             return "", ()
         where, own = self._carries("jobs.tags")
@@ -187,6 +184,11 @@ class Write(Read):
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Return the number of rows that a statement inserted, changed or removed."""
 
+    async def insert(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Insert a row, given by its columns."""
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(len(columns))})"  # noqa: S608
+        await self.rows(sql, tuple(columns.values()))
+
     @abstractmethod
     async def next_document(self) -> int:
         """Return the id of a new document, never assigned before."""
@@ -228,10 +230,7 @@ class Write(Read):
         """
 
     async def hold_document(self, document_id: int) -> bool:  # noqa: ARG002
-        """Lock a document against other changes, waiting for changes in progress.
-
-        Return True if data read before may be out of date.
-        """
+        """Lock a document; return True if data read before may be out of date."""
         return False
 
     async def hold_content(self, kind: str, sha256: str, dedup_scope: str) -> None:

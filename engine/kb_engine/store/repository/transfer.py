@@ -16,7 +16,7 @@ import numpy as np
 
 from kb_engine.store.port import MARK, UNFINISHED, Prepared
 from kb_engine.store.repository.content import Content, content
-from kb_engine.store.repository.transaction import Read, Write, placeholders
+from kb_engine.store.repository.transaction import Read, Write
 
 DOCUMENT = (
     "id", "uid", "kind", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256",
@@ -83,9 +83,7 @@ def row_digest(fields: Fields) -> str:
 
 
 async def document_ids(read: Read) -> list[int]:
-    """Return all documents in the order in which their chunks were stored, because the earlier of two equal
-    scores wins.
-    """
+    """Return all documents by their first chunk: the earlier of two equal scores wins."""
     sql = (
         "SELECT d.id FROM documents d LEFT JOIN "
         "(SELECT document_id, min(id) AS first FROM chunks GROUP BY document_id) c ON c.document_id = d.id "
@@ -163,17 +161,17 @@ async def put_records(write: Write, records: Sequence[Record]) -> None:
     await write.hold_base()
     for each in records:
         document_id = int(each.columns["id"])
-        await _insert(write, "documents", each.columns)
+        await write.insert("documents", each.columns)
         if each.content.text is not None:
             fields = {"document_id": document_id, "text": each.content.text}
-            await _insert(write, "note_texts", fields)
+            await write.insert("note_texts", fields)
         for path in each.source_paths:
-            await _insert(write, "document_sources", {"document_id": document_id, "source_path": path})
+            await write.insert("document_sources", {"document_id": document_id, "source_path": path})
         for tag in each.tags:
-            await _insert(write, "document_tags", {"document_id": document_id, "tag": tag})
+            await write.insert("document_tags", {"document_id": document_id, "tag": tag})
         for voice, opened, rating, given_at in each.votes:
             fields = {"voice": voice, "opened": opened, "rating": rating, "given_at": given_at}
-            await _insert(write, "feedback", {"document_id": document_id, **fields})
+            await write.insert("feedback", {"document_id": document_id, **fields})
         await write.insert_content(document_id, each.content.title, _prepared(each.content))
         await write.touch_base(document_id)
 
@@ -181,28 +179,14 @@ async def put_records(write: Write, records: Sequence[Record]) -> None:
 async def put_row(write: Write, table: str, fields: Fields) -> None:
     """Insert a row whose key is unused."""
     await write.hold_base()
-    await _insert(write, table, fields)
-
-
-async def _insert(write: Write, table: str, fields: Fields) -> None:
-    sql = f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({placeholders(len(fields))})"  # noqa: S608
-    await write.rows(sql, tuple(fields.values()))
+    await write.insert(table, fields)
 
 
 def _prepared(whole: Content) -> Prepared:
     known = [vector for vector in whole.vectors if vector is not None]
     if len(known) < len(whole.chunks) or len({vector.shape for vector in known}) > 1:
         raise VectorLost(f"document {whole.id} ({whole.title[:60]}) has a passage without its vector")
-    return Prepared(
-        title=whole.title,
-        extraction_method=whole.extraction_method,
-        pages=whole.pages,
-        chunks=whole.chunks,
-        vectors=np.stack(known) if known else np.empty((0, 0), np.float32),
-        status_reason=whole.status_reason,
-        language=whole.language,
-        fidelity=whole.fidelity,
-    )
+    return whole.prepared(whole.chunks, np.stack(known) if known else np.empty((0, 0), np.float32))
 
 
 def _fields(columns: Sequence[str], values: Sequence[Any]) -> Fields:

@@ -22,7 +22,7 @@ from kb_engine.store.clock import parse, stamp
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.store.repository import originals
 from kb_engine.store.repository.content import content
-from kb_engine.store.repository.transaction import Read, Write, makes_room, placeholders
+from kb_engine.store.repository.transaction import Read, Write, makes_room
 
 _MEMBERS = (
     "kind", "doc_type", "format", "filename", "size_bytes", "sha256", "dedup_scope", "unsourced",
@@ -85,12 +85,7 @@ class Past:
     def chunks(self) -> list[PreparedChunk]:
         return [
             PreparedChunk(
-                self.text[each.start : each.end],
-                each.page,
-                each.heading,
-                each.start,
-                each.end,
-                each.tokens,
+                self.text[each.start : each.end], each.page, each.heading, each.start, each.end, each.tokens
             )
             for each in self.places
         ]
@@ -262,9 +257,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
 
 
 async def keep(write: Write, document_id: int, *, removed: bool) -> None:
-    """Keep the current version of a document before it is replaced or removed; drop the oldest over the
-    limit.
-    """
+    """Keep the version of a document about to change; drop the oldest over the limit."""
     if not write.bounds.versions:
         await drop(write, document_id)
         return
@@ -306,10 +299,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
         "vectors": _joined(standing.vectors),
         "original": members.sha256 if members.kind == "file" else None,
     }
-    await write.rows(
-        f"INSERT INTO versions ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
-        tuple(columns.values()),
-    )
+    await write.insert("versions", columns)
     await _delete(
         write,
         "document_id = ? AND id <= ("
@@ -319,9 +309,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
 
 
 async def purge(write: Write, key: int | str) -> m.Purged:
-    """Drop all versions of a document; return the number within the access scope. Raises
-    `document_not_found`.
-    """
+    """Drop all versions of a document; return their number. Raises `document_not_found`."""
     document_id = await _document(write, key)
     within, reached = write.version_within()
     counting = f"SELECT count(*) FROM versions v WHERE v.document_id = ?{within}"  # noqa: S608

@@ -31,7 +31,7 @@ from kb_engine.store.sqlite.copying import copied
 from kb_engine.store.sqlite.damage import reindexed
 from kb_engine.store.sqlite.opening import made_at, restoring
 from kb_engine.store.sqlite.originals import originals_of
-from kb_engine.store.sqlite.schema import MIGRATIONS, is_unfinished
+from kb_engine.store.sqlite.schema import LATEST, is_unfinished
 from kb_engine.store.sqlite.segments import folder_of
 from kb_engine.store.sqlite.sqlite_store import run_to_end
 from kb_engine.store.store import utc_now
@@ -122,7 +122,7 @@ def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
         manifest = msgspec.json.decode((copy / MANIFEST).read_bytes(), type=Backup)
     except (OSError, msgspec.MsgspecError) as error:
         raise BackupRefused(f"{copy}: this is no copy of a base ({error})") from error
-    if manifest.layout > len(MIGRATIONS):
+    if manifest.layout > LATEST:
         raise BackupRefused(f"{copy}: a later version of kb has made it. Install that one.")
     _check_free(database, spool)
     with _failures(copy):
@@ -157,9 +157,7 @@ def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
 
 
 def _check_free(database: Path, spool: Path) -> None:
-    """Check that no files are in the way. Existing files belong to another base, or to an interrupted
-    restore, which may be repeated. Raises BackupRefused.
-    """
+    """Raise BackupRefused if files are in the way, other than those of an interrupted restore."""
     paths = [database, database.with_name(database.name + "-wal")]
     if not restoring(database.resolve()).exists():
         paths += [spool, originals_of(database)]
@@ -219,8 +217,8 @@ def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
     with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as source:
         source.set_busy_timeout(60_000)
         with copied(source, to) as copy:
-            if (layout := int(copy.pragma("user_version"))) != len(MIGRATIONS):
-                why = f"its layout is number {layout}, that of this version {len(MIGRATIONS)}"
+            if (layout := int(copy.pragma("user_version"))) != LATEST:
+                why = f"its layout is number {layout}, that of this version {LATEST}"
                 raise BackupRefused(
                     f"{database}: {why}. Copy it with the version of the engine that uses it."
                 )

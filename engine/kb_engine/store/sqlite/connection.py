@@ -71,9 +71,7 @@ def damage_of(db: apsw.Connection) -> list[str]:
 
 
 def integers(joined: str | None) -> Ids:
-    """Parse the result of a `group_concat`. Fetching the integers row by row would take the interpreter's
-    lock for each.
-    """
+    """Parse a `group_concat`: fetching row by row would take the interpreter's lock for each."""
     return np.fromstring(joined or "", dtype=np.int64, sep=",")
 
 

@@ -1,7 +1,4 @@
-"""SQLite's check of the pages of a base that is not in use, and the repair of its indexes.
-
-It stands apart from the store, which reads by the indexes as soon as it is opened.
-"""
+"""SQLite's check of the pages of a base that is not in use, and the repair of its indexes."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ def examine(path: Path, *, repair: bool) -> Damage:
 
 
 def reindexed(db: apsw.Connection) -> Damage:
-    """Make the indexes of a damaged base again, from its tables.
-
-    Where it is damaged still, nothing has changed: an index of tables that are hurt is right about nothing.
-    """
+    """Make the indexes of a damaged base again; change nothing if its tables are damaged, too."""
     before = damage_of(db)
     if not before:
         return Damage([], [])

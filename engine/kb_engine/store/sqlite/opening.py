@@ -206,9 +206,7 @@ class BaseLock:
             raise
 
     def release(self) -> None:
-        """Release the locks. The lock file stays: after a removal two processes could lock different files of
-        that name.
-        """
+        """Release the locks. The lock file stays, or two processes could lock different files."""
         while self._held:
             os.close(self._held.pop())
 

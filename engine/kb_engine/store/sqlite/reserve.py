@@ -38,9 +38,7 @@ class Reserve:
         self._file = path.with_name(path.name + ".reserve")
 
     def take(self, least: int = 0) -> None:
-        """Reserve half of the free space, at least `least` and at most `RESERVE_BYTES` bytes, so that space
-        freed by deletions serves new documents too.
-        """
+        """Reserve half of the free space, from `least` to `RESERVE_BYTES` bytes."""
         self.give()
         if lacks_inodes(self._file):  # SQLite needs those that are left for its log
             logger.warning("no disk space is reserved for deletions", extra={"error": NO_INODES})

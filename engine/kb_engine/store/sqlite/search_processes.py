@@ -74,10 +74,7 @@ _FAILURE_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class IndexFiles:
-    """A state of the index: the files of its parts with their living rows, and its generation of the base.
-
-    `parts` None: the state that was shared before.
-    """
+    """A state of the index and its generation; `parts` None: the state that was shared before."""
 
     generation: int
     dimensions: int
@@ -89,9 +86,7 @@ Snapshot = Callable[[], Awaitable[tuple[State, int]]]
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of readers, and the settings by which numpy computes, so that both processes
-    round alike.
-    """
+    """Return an environment in which numpy rounds as it does here."""
     computing = ("OPENBLAS_", "NPY_")
     return {
         name: text for name, text in os.environ.items() if name.startswith(computing)
@@ -108,10 +103,7 @@ class ProcessLost(Exception):
 
 
 class SearchProcesses:
-    """Up to `most` processes that search the base at `path`.
-
-    `state` is the one that at least one of them has; None: there is none.
-    """
+    """Up to `most` processes that search the base at `path`; `state` is one that any has, or None."""
 
     def __init__(
         self, path: Path, segments: Path, index: EmbeddedIndex, most: int, snapshot: Snapshot
@@ -294,9 +286,7 @@ class _SearchProcess(asyncio.Protocol):
         return self._transport is None
 
     async def ask(self, question: Query | IndexFiles, seconds: float) -> bytes:
-        """Return the answer of the process; `DECLINED` if it ends. It is killed if it is silent for
-        `seconds`.
-        """
+        """Return the answer; `DECLINED` if the process ends, or was killed after `seconds` of silence."""
         if self._transport is None:
             return DECLINED
         message = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)

@@ -226,9 +226,7 @@ Writer = Callable[[Callable[[apsw.Connection], None]], Coroutine[Any, Any, None]
 
 
 class Upkeep:
-    """Merges parts of the index, and rebuilds segments of an earlier analyser, in its own thread, while the
-    index is searched and changed.
-    """
+    """Merges parts of the index and rebuilds outdated segments, in its own thread, while it is used."""
 
     def __init__(self, index: EmbeddedIndex, path: Path, write: Writer) -> None:
         self._index = index
@@ -255,10 +253,7 @@ class Upkeep:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def renew_damaged(self) -> int:
-        """Read the files of all segments and rebuild the damaged ones; return their number.
-
-        Raises the errors of `_renewed`.
-        """
+        """Rebuild the damaged segments; return their number. Raises the errors of `_renewed`."""
         renewed = 0
         for part in self._index.state.parts:
             if part.name is None or await self._worked(partial(is_sound, self._folder / part.name)):

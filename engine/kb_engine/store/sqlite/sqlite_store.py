@@ -76,13 +76,9 @@ READERS = 3
 SCANNERS = min(3, max(1, CORES - 1))
 """Number of threads that compare vectors while reader threads look up words."""
 SEARCHES = max(1, min(READERS, CORES // 2))
-"""Number of concurrent searches; each uses two threads. More would compete for the interpreter's lock and
-slow down all searches.
-"""
+"""Number of concurrent searches, of two threads each; more would compete for the interpreter."""
 SPARE_CORES = max(0, CORES - 2 * SEARCHES)
-"""Number of searches of a large index that are handed to other processes at a time: those here use the other
-cores.
-"""
+"""Number of searches of a large index that other processes run at a time, on the other cores."""
 GROUP_WRITES = 64
 """Maximum number of writes committed together."""
 GROUP_CHUNKS = 256
@@ -243,9 +239,7 @@ class SqliteStore(Store):
         self._least_size = size
 
     async def make_room(self) -> bool:
-        """Drop old versions if they have original files. Pages freed in the base stay in it; only removed
-        files free disk space.
-        """
+        """Drop old versions if they have original files: only removed files free disk space."""
         if not await self.read(originals.bytes_of_versions):
             return False
         await self._writer.run(self._empty_versions)
@@ -473,9 +467,7 @@ class SqliteStore(Store):
         return query.wording is None or self._index.state.finds(query.wording)
 
     def _looks_ahead(self, query: Query) -> bool:
-        """True if the words are looked up while the query is embedded: this saves time and delays no other
-        search.
-        """
+        """True if looking up the words while the query is embedded delays no other search."""
         return (
             self._follower is None
             and self._answers_at_once(query)

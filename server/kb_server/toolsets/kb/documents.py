@@ -19,17 +19,14 @@ from kb_contracts.api.operations import (
 from kb_contracts.semantics.citations import as_line, from_line
 from kb_contracts.semantics.search import longest_prefix, with_header
 from kb_server import collection_moves, collection_tags
-from kb_server.offers import ResourceLink
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.collections import unknown_collection
 from kb_server.toolsets.kb.kb_tool import DocumentId, KbTool, MaxChars
-from kb_server.toolsets.kb.resources import link_to
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 DEFAULT_MAX_CHARS = 20_000
 DEFAULT_CHUNKS = 200
-_MOST_LINKS = 10
 
 
 class DocumentView(msgspec.Struct, kw_only=True):
@@ -176,20 +173,6 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
             "kb_get takes exactly one of document_id, source_path and citation; or a collection, alone or "
             "with a source_path.",
         )
-
-    def links(self, result: KbGetResult) -> Sequence[ResourceLink]:
-        """Return a link to the document, or to the first few of a list."""
-        if not self.services.settings.resource_links:
-            return []
-        if result.documents is not UNSET:
-            return [
-                link_to(each.id, name=each.source_path, title=each.title, doc_type=each.doc_type)
-                for each in result.documents[:_MOST_LINKS]
-            ]
-        if result.title is UNSET:  # a citation
-            return [link_to(result.id)] if result.id is not UNSET else []
-        name = result.source_path or result.filename
-        return [link_to(result.id, name=name, title=result.title, doc_type=result.doc_type)]
 
     async def _by_id(self, document_id: int, arguments: KbGetArguments) -> KbGetResult:
         query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)

@@ -22,7 +22,7 @@ from kb_contracts.api.operations import (
 from kb_server.collection_tags import tag_of
 from kb_server.cursors import next_cursor, offset_of
 from kb_server.engine_client.errors import Refused
-from kb_server.offers import Completer, Completion, Resource, ResourceLink, ResourceTemplate, ResourceText
+from kb_server.offers import Completer, Completion, Resource, ResourceTemplate, ResourceText
 from kb_server.services import Services
 from kb_server.tool import ToolError
 
@@ -161,14 +161,6 @@ def _resource(document: m.Document) -> Resource:
 
 def uri_of(document_id: int) -> str:
     return f"kb://documents/{document_id}"
-
-
-def link_to(
-    document_id: int, *, name: str | None = None, title: str | None = None, doc_type: str | None = None
-) -> ResourceLink:
-    """Return a link to a document in the result of a tool."""
-    kind = None if doc_type is None else _mime_type(doc_type)
-    return ResourceLink(uri_of(document_id), name or f"document {document_id}", title, kind)
 
 
 def _mime_type(doc_type: str) -> str:

@@ -106,13 +106,6 @@ State of the base: collections, version, model, documents, queue, storage, issue
         )
 
 
-class JobFailure(msgspec.Struct, kw_only=True):
-    """The reason of a failed job, and the remedy."""
-
-    code: str
-    message: str
-
-
 class JobView(msgspec.Struct, kw_only=True):
     """A job; `id` is the `job_id` of other tools. `progress` runs from 0 to 1.
 
@@ -127,7 +120,7 @@ class JobView(msgspec.Struct, kw_only=True):
     collection: str | None
     progress: float
     document_id: int | None
-    error: JobFailure | None
+    error: m.JobError | None
     created_at: str
     tags: list[str] | UnsetType = UNSET
     kind: str | UnsetType = UNSET
@@ -150,15 +143,15 @@ def job_view(job: m.Job) -> JobView:
     """Return a single job, with all its members."""
     place = split_tags(job.tags)
     members = msgspec.structs.asdict(job)
-    members |= {"error": failure_of(job), "collection": place.collection, "tags": place.tags}
+    members |= {"collection": place.collection, "tags": place.tags}
     return JobView(**{name: members[name] for name in JobView.__struct_fields__})
 
 
 def job_entry(job: m.Job) -> JobView:
     """Return a job for a list: long members are cut or left out, and given in full for a single job."""
-    error, place = failure_of(job), split_tags(job.tags)
+    error, place = job.error, split_tags(job.tags)
     if error is not None:
-        error.message = _cut(error.message, MAX_ENTRY_MESSAGE)
+        error = msgspec.structs.replace(error, message=_cut(error.message, MAX_ENTRY_MESSAGE))
     return JobView(
         id=job.id,
         status=job.status,
@@ -176,11 +169,6 @@ def job_entry(job: m.Job) -> JobView:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def failure_of(job: m.Job) -> JobFailure | None:
-    """Return the reason of a failed job, or None."""
-    return None if job.error is None else JobFailure(code=job.error.code, message=job.error.message)
 
 
 async def document_of(

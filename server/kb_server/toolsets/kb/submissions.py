@@ -6,7 +6,6 @@ An addition starts as a job, which is followed for a while if the caller request
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -32,7 +31,6 @@ from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_
 from kb_server.engine_client.errors import EngineFault
 from kb_server.following import followed
 from kb_server.job_tasks import JobTasks, task_of
-from kb_server.offers import ResourceLink
 from kb_server.services import Services
 from kb_server.tool import A, Annotations, Call, ToolError
 from kb_server.toolsets.kb.documents import DocumentView, document_members
@@ -49,8 +47,7 @@ from kb_server.toolsets.kb.kb_tool import (
     UploadId,
     WaitSeconds,
 )
-from kb_server.toolsets.kb.resources import link_to
-from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
+from kb_server.toolsets.kb.state import document_of, why_empty
 from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, End, NewUpload
 
 SHORT_NOTE_CHARS = 4_000
@@ -83,7 +80,7 @@ class Submission(msgspec.Struct, kw_only=True):
     document_status: str | None
     deduplicated: bool
     outcome: str | UnsetType = UNSET
-    error: JobFailure | None
+    error: m.JobError | None
     hint: str
 
 
@@ -124,18 +121,12 @@ class _Followed:
             "document_status": None if document is None else document.status,
             "deduplicated": job.deduplicated,
             "outcome": job.outcome,
-            "error": failure_of(job),
+            "error": job.error,
             "hint": self.hint,
         }
 
 
 class _SubmittingTool(KbTool[A, S]):
-    def links(self, result: S) -> Sequence[ResourceLink]:
-        """The document, once it is there."""
-        if result.document_id is None or not self.services.settings.resource_links:
-            return []
-        return [link_to(result.document_id)]
-
     async def follow(
         self,
         job: m.Job,

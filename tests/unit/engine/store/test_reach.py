@@ -41,7 +41,6 @@ UNBOUNDED = {
     "documents.has": "asked of arrivals, and after `versions.find`",
     "documents.detail": "of a document that was found",
     "documents._chunk_at": "of a document that was found",
-    "documents.insert": "a new document",
     "documents.commit": "of a document that is held",
     "documents.raise_version": "of a document that is held",
     "documents._remove": "of a document that is held",

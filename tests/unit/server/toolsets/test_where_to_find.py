@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kb_contracts.access.reach import Access, Right
+from kb_server.access.grants import Grant
 from kb_server.hosting.calls import Calls, UnknownToolError
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services
@@ -29,3 +31,14 @@ async def test_an_unknown_kb_delete_names_its_toolset() -> None:
         await calls.outcome("kb_delete", {"document_id": 1}, Call())
     assert "kb_search" in refused.value.error.message
     assert refused.value.error.message.endswith("with KB_TOOLSETS=kb,kb-extra it is served here, too.")
+
+
+@pytest.mark.parametrize(
+    ("right", "words"),
+    [("read", "The tools are kb_history, kb_tags."), ("administer", "This key may use no tool here.")],
+)
+async def test_an_unknown_tool_names_only_tools_that_the_key_may_use(right: Right, words: str) -> None:
+    calls = Calls(build_toolset("kb-extra", UNUSED), Metrics())
+    with pytest.raises(UnknownToolError) as refused:
+        await calls.outcome("kb_nothing", {}, Call(grant=Grant(Access(rights=frozenset({right})))))
+    assert refused.value.error.message.endswith(words)

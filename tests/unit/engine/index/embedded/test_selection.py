@@ -42,6 +42,8 @@ def rows_of(kind: str, count: int, dimensions: int, random: np.random.Generator)
         found = found[random.integers(0, 3, count) % max(count, 1)]
     elif kind == "near one another":
         found = found[:1] + 1e-4 * found
+    elif kind == "clustered":
+        found = found[random.integers(0, 3, count) % max(count, 1)] + 0.3 * found
     elif kind == "one component":
         found = np.eye(dimensions)[random.integers(0, dimensions, count)]
     elif kind == "with zeros":
@@ -52,7 +54,15 @@ def rows_of(kind: str, count: int, dimensions: int, random: np.random.Generator)
     return found.astype(np.float32)
 
 
-KINDS = ["spread", "few distinct", "near one another", "one component", "with zeros", "of any length"]
+KINDS = [
+    "spread",
+    "clustered",
+    "few distinct",
+    "near one another",
+    "one component",
+    "with zeros",
+    "of any length",
+]
 
 
 def selected(
@@ -110,7 +120,7 @@ def exactly(
     dimensions=st.sampled_from([1, 2, 16, 64]),
     top=st.integers(1, 200),
     min_score=st.sampled_from([0.0, 0.0, 0.15, 0.5, 1.0]),
-    weight=st.sampled_from([0.0, 0.15, 0.5, 1.0]),
+    weight=st.sampled_from([0.0, 0.01, 0.15, 0.5, 1.0]),
     worded=st.sampled_from([0.0, 0.1, 1.0]),
     share=st.sampled_from([None, 0.0, 0.1, 0.9]),
     seed=st.integers(0, 2**32),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conformance import node
+from tests.support.scope import is_whole
 
 _TARGETS = ("server", "engine-slim", "engine", "simulator", "runner")
 
@@ -37,6 +38,8 @@ def _images() -> None:
     for target in _TARGETS:
         _run("docker", "build", "--quiet", "--target", target, ".")
     _run("docker", "build", "--quiet", "tests/integration/balancer")
+    if is_whole():
+        _run("docker", "build", "--quiet", "--file", "tests/integration/foreign_engine/Dockerfile", ".")
 
 
 PREPARATIONS: dict[str, Callable[[], None]] = {

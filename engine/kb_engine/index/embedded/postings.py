@@ -27,6 +27,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import groupby, repeat
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -59,6 +60,10 @@ WIDE = 255
 """Frequencies take a byte; larger ones, from this value on, are stored separately."""
 BISECT = 32
 """Cost of a binary search for one row, in postings of a linear pass."""
+SMALL = 512
+"""Maximum number of postings of a list that is scored together with its neighbours: for so few, the calls of
+numpy take most of the time.
+"""
 FEW = 100
 """If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
 
@@ -172,14 +177,22 @@ class Postings:
         lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
         norms = np.multiply(lengths, K1 * B / average, dtype=scores.dtype)
         norms += K1 * (1 - B)
-        for term, weight in zip(self._find(terms), weights, strict=True):
-            if term is None:
+        found = [
+            (term, weight * (K1 + 1))
+            for term, weight in zip(self._find(terms), weights, strict=True)
+            if term is not None
+        ]
+        small = iter(self._small([term for term, _ in found]) if chosen is None else repeat(False))
+        for is_small, group in groupby(found, lambda _: next(small)):
+            if is_small:
+                self._add_small(*zip(*group, strict=True), norms, scores)
                 continue
-            for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
-                impacts = self.frequencies_at(places, scores.dtype)
-                impacts /= norms[targets] + impacts
-                impacts *= weight * (K1 + 1)
-                scores[targets] += impacts
+            for term, factor in group:
+                for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
+                    impacts = self.frequencies_at(places, scores.dtype)
+                    impacts /= norms[targets] + impacts
+                    impacts *= factor
+                    scores[targets] += impacts
 
     def holding(self, terms: Terms) -> Mask:
         held = np.zeros(len(self.lengths), np.bool_)
@@ -223,6 +236,25 @@ class Postings:
             upper = np.repeat(upper, np.diff(ends, prepend=start))
         rows += upper
         return rows
+
+    def _small(self, terms: Sequence[int]) -> list[bool]:
+        """True for each term with a short list of few postings."""
+        small: list[bool] = ((self.counts[terms] <= SMALL) & (self.starts[terms] < self.short)).tolist()
+        return small
+
+    def _add_small(
+        self, terms: Sequence[int], factors: Sequence[float], norms: Floats, scores: Floats
+    ) -> None:
+        """Add the BM25 of terms with short lists; term by term, as `add.at` keeps the order."""
+        starts, counts = self.starts[list(terms)], self.counts[list(terms)].astype(np.intp)
+        ends = counts.cumsum()
+        places = np.arange(ends[-1])
+        places += np.repeat(starts - ends + counts, counts)
+        rows = self._rows[places].astype(np.intp)
+        impacts = self.frequencies_at(places, scores.dtype)
+        impacts /= norms[rows] + impacts
+        impacts *= np.repeat(np.array(factors, scores.dtype), counts)
+        np.add.at(scores, rows, impacts)
 
     def _find(self, terms: Terms) -> list[int | None]:
         """Return the number of each term, see `Terms.numbers`."""
@@ -300,13 +332,6 @@ def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[
     return hits, near[hits]
 
 
-def sorted_keys(terms: Iterable[str]) -> tuple[NDArray[np.bytes_], NDArray[np.intp]]:
-    """Return the keys of terms in ascending order, and the index of the term of each."""
-    keys = np.array([key_of(term) for term in terms], KEY_TYPE)
-    order = np.argsort(keys)
-    return keys[order], order
-
-
 def in_memory(
     keys: NDArray[np.bytes_], counts: Counts, rows: Rows, frequencies: Counts, lengths: NDArray[np.float32]
 ) -> Postings:
@@ -374,17 +399,22 @@ class RecentView:
         return self._found(terms).holding(terms)
 
     def postings(self) -> Postings:
-        return self._block(list(self._postings))
+        terms = list(self._postings)
+        return self._block(terms, [key_of(term) for term in terms])
 
     def _found(self, terms: Terms) -> Postings:
         """Return the postings of these terms, see `Terms.recent`."""
         if (found := terms.recent.get(self)) is None:
-            known = [term for term in set(terms.texts) if term in self._postings]
-            found = terms.recent[self] = self._block(known)
+            keys = {
+                text: key for text, key in zip(terms.texts, terms.keys, strict=True) if text in self._postings
+            }
+            found = terms.recent[self] = self._block(list(keys), list(keys.values()))
         return found
 
-    def _block(self, terms: Sequence[str]) -> Postings:
-        keys, order = sorted_keys(terms)
+    def _block(self, terms: Sequence[str], known: Sequence[bytes]) -> Postings:
+        unordered = np.array(known, KEY_TYPE)
+        order = np.argsort(unordered)
+        keys = unordered[order]
         # Copies: an array with an exported buffer cannot grow.
         lists = [self._postings[terms[number]].tobytes() for number in order]
         found = np.frombuffer(b"".join(lists), np.uint64)

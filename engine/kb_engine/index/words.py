@@ -52,7 +52,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, pairwise
@@ -459,10 +458,12 @@ def weigh_words(
     has the sum of their weights. Identifiers and marked terms have weights too, outside the total.
     """
     whole = [word for word in words if is_identifier(word[0])]
-    forms: dict[str, Counter[str]] = {}
+    forms: dict[str, dict[str, int]] = {}
     for word in words:
-        if not is_identifier(word[0]):
-            forms.setdefault(word[0], Counter()).update(word)
+        if word not in whole:
+            of_word = forms.setdefault(word[0], {})
+            for term in word:
+                of_word[term] = of_word.get(term, 0) + 1
     together = [sum(counts.get(term, 0) for term in terms) for terms in forms.values()]
     occurrences = [terms[first] for first, terms in forms.items()]
     weights = weigh(list(forms), together, size, occurrences)

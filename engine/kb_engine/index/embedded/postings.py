@@ -87,6 +87,11 @@ def key_of(term: str) -> bytes:
     return hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def keys_of(terms: Sequence[str]) -> Keys:
+    """Return the keys of terms, in their order."""
+    return np.array([key_of(term) for term in terms], KEY_TYPE)
+
+
 def stretches(size: int) -> int:
     """Return the number of stretches of a block of this size, at least 1."""
     return max(1, -(-size // STRETCH))
@@ -97,11 +102,15 @@ class Terms:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
-        self.keys: Keys = np.array([key_of(text) for text in texts], KEY_TYPE)
         self.numbers: dict[Postings, list[int | None]] = {}
         """The number of each term in a block, None if it does not occur."""
         self.recent: dict[RecentView, Postings] = {}
         """The postings of these terms alone, for a growing block."""
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The keys of the terms."""
+        return keys_of(self.texts)
 
 
 class WordBlock(Protocol):
@@ -400,30 +409,34 @@ class RecentView:
 
     def postings(self) -> Postings:
         terms = list(self._postings)
-        return self._block(terms, [key_of(term) for term in terms])
+        keys = keys_of(terms)
+        order = np.argsort(keys)
+        counts, rows, frequencies = self._lists([terms[number] for number in order])
+        occurs = counts > 0
+        return in_memory(keys[order][occurs], counts[occurs], rows, frequencies, self.lengths)
 
     def _found(self, terms: Terms) -> Postings:
-        """Return the postings of these terms, see `Terms.recent`."""
+        """Return the postings of these terms, see `Terms.recent`. They are found by their texts, as there is
+        no order of keys.
+        """
         if (found := terms.recent.get(self)) is None:
-            keys = {
-                text: key for text, key in zip(terms.texts, terms.keys, strict=True) if text in self._postings
-            }
-            found = terms.recent[self] = self._block(list(keys), list(keys.values()))
+            known = filter(self._postings.__contains__, dict.fromkeys(terms.texts))
+            numbers = {text: number for number, text in enumerate(known)}
+            no_keys = np.empty(0, KEY_TYPE)
+            found = terms.recent[self] = in_memory(no_keys, *self._lists(list(numbers)), self.lengths)
+            terms.numbers[found] = [numbers.get(text) for text in terms.texts]
         return found
 
-    def _block(self, terms: Sequence[str], known: Sequence[bytes]) -> Postings:
-        unordered = np.array(known, KEY_TYPE)
-        order = np.argsort(unordered)
-        keys = unordered[order]
+    def _lists(self, terms: Sequence[str]) -> tuple[Counts, Rows, Counts]:
+        """Return the number of postings of each term, then the rows and the frequencies of all."""
         # Copies: an array with an exported buffer cannot grow.
-        lists = [self._postings[terms[number]].tobytes() for number in order]
+        lists = [self._postings[term].tobytes() for term in terms]
         found = np.frombuffer(b"".join(lists), np.uint64)
         rows = (found >> np.uint64(32)).astype(np.uint32)
         inside = rows < self._size
         ends = np.cumsum([len(each) // found.itemsize for each in lists], dtype=np.int64)
         counts = np.diff(np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], ends])])
-        frequencies = (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        return in_memory(keys[counts > 0], counts[counts > 0], rows[inside], frequencies, self.lengths)
+        return counts, rows[inside], (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def _parts(whole: slice) -> Iterator[slice]:

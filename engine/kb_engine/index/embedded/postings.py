@@ -194,7 +194,7 @@ class Postings:
         small = iter(self._small([term for term, _ in found]) if chosen is None else repeat(False))
         for is_small, group in groupby(found, lambda _: next(small)):
             if is_small:
-                self._add_small(*zip(*group, strict=True), norms, scores)
+                self._add_small(list(group), norms, scores)
                 continue
             for term, factor in group:
                 for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
@@ -251,18 +251,19 @@ class Postings:
         small: list[bool] = ((self.counts[terms] <= SMALL) & (self.starts[terms] < self.short)).tolist()
         return small
 
-    def _add_small(
-        self, terms: Sequence[int], factors: Sequence[float], norms: Floats, scores: Floats
-    ) -> None:
-        """Add the BM25 of terms with short lists; term by term, as `add.at` keeps the order."""
-        starts, counts = self.starts[list(terms)], self.counts[list(terms)].astype(np.intp)
+    def _add_small(self, weighted: Sequence[tuple[int, float]], norms: Floats, scores: Floats) -> None:
+        """Add the BM25 of terms with short lists, given with their factors; term by term, as `add.at` keeps
+        the order.
+        """
+        terms = [term for term, _ in weighted]
+        starts, counts = self.starts[terms], self.counts[terms].astype(np.intp)
         ends = counts.cumsum()
         places = np.arange(ends[-1])
         places += np.repeat(starts - ends + counts, counts)
         rows = self._rows[places].astype(np.intp)
         impacts = self.frequencies_at(places, scores.dtype)
         impacts /= norms[rows] + impacts
-        impacts *= np.repeat(np.array(factors, scores.dtype), counts)
+        impacts *= np.repeat(np.array([factor for _, factor in weighted], scores.dtype), counts)
         np.add.at(scores, rows, impacts)
 
     def _find(self, terms: Terms) -> list[int | None]:

@@ -180,7 +180,8 @@ def plain(text: str) -> str:
 def identifiers(text: str) -> list[str]:
     """Return the identifiers in a normalized text, in lower case, with repetitions."""
     kinds = _kinds(text)
-    if not any(pair in kinds for pair in (b".a", b".A", b".0")) and "#" not in text and "++" not in text:
+    is_joined = b".a" in kinds or b".A" in kinds or b".0" in kinds
+    if not is_joined and "#" not in text and "++" not in text:
         return []
     # Most words are letters and a full stop: matching each against the expression would take four times as
     # long.
@@ -365,6 +366,8 @@ class Analyser:
             yield AnalysedChunk(terms, titled.length + sum(part.length for part in parts))
 
     def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
+        if not text:  # most chunks have no heading
+            return AnalysedChunk([], 0)
         text = plain(text)
         character = _UNSPACED_CHARACTER if language in UNSPACED else CJK_CHARACTER
         raw = text if text.isascii() else index_text(text, character)

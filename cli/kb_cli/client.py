@@ -101,6 +101,10 @@ class EngineClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
+    def expect_within(self, seconds: float) -> None:
+        """Set the maximum time for a connection, and of silence, for the following requests."""
+        self._http.timeout = httpx.Timeout(seconds)
+
     def call(
         self,
         operation: Operation[B, R],

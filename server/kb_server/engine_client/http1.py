@@ -342,6 +342,12 @@ class Connection(asyncio.Protocol):
         """Close at once; unsent data is dropped."""
         self._transport.abort()
 
+    def break_off(self, reason: str) -> None:
+        """Fail the exchange in progress, and close."""
+        unreachable = EngineUnreachable(reason, url=self._url)
+        self._fail(self._reader.broken_off() if self._reader.in_body else unreachable)
+        self.abort()
+
     async def _send(self, blocks: AsyncGenerator[bytes, None]) -> None:
         async with aclosing(blocks) as blocks:
             async for block in blocks:

@@ -16,7 +16,6 @@ import random
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -25,7 +24,7 @@ import aiohappyeyeballs
 from yarl import URL
 
 from kb_config.shared import addresses
-from kb_contracts.api.operations import GET_READINESS, AnyOperation
+from kb_contracts.api.operations import GET_HEALTH, GET_READINESS, AnyOperation
 from kb_server.engine_client.errors import EngineFault, EngineTimeout, EngineUnreachable
 from kb_server.engine_client.http1 import BodyStream, Connection, RawResponse, reason_of
 from kb_server.engine_client.multipart import MultipartFile
@@ -43,6 +42,8 @@ _EYEBALLS_SECONDS = 0.25
 """Delay before the next address of a host is tried in parallel, in seconds."""
 _FIRST_CHECK_SECONDS, _LAST_CHECK_SECONDS = 0.2, 10.0
 """Longest pause before the first health check of an address that failed, and before any, in seconds."""
+SILENT_SECONDS = 5.0
+"""Silence of an address with requests under way after which its health is checked, in seconds."""
 _UNAVAILABLE = frozenset({502, 503, 504})
 _SMALL_BYTES = 64 * 1024
 """Maximum size of a body that is sent in one piece with its head, in bytes; else it goes in blocks."""
@@ -191,6 +192,7 @@ class Pool:
         self._tls = tls
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._is_closed = False
+        self._break_offs = 0
         self._all: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
         """In the order of their return; the last is used first, so that idle ones expire."""
@@ -203,6 +205,12 @@ class Pool:
             connection.abort()
         for connection in leaving:
             await connection.gone
+
+    def break_off(self) -> None:
+        """Break off all exchanges in progress: the host is silent."""
+        self._break_offs += 1
+        for connection in list(self._all):
+            connection.break_off("it fell silent")
 
     async def exchange(self, request: EngineRequest) -> RawResponse:
         """Send `request` and read its whole response; retry once if a kept connection was closed.
@@ -220,10 +228,11 @@ class Pool:
         try:
             if self._idle:
                 kept, _ = self._idle.popitem()
+                break_offs = self._break_offs
                 try:
                     return await self._over(kept, request)
                 except EngineUnreachable:
-                    if kept.has_received or self._is_closed:
+                    if kept.has_received or self._is_closed or break_offs < self._break_offs:
                         raise
                 self._lost()
             return await self._over(await self._connect(request.read_timeout), request)
@@ -290,12 +299,24 @@ class _Address:
     base: URL
     under_way: int = 0
     turn: int = 0
+    responses: int = 0
+    watching: asyncio.Task[None] | None = None
+    """Runs while requests are under way."""
     checking: asyncio.Task[None] | None = None
     """Runs while the address is away."""
 
     @property
     def load(self) -> tuple[bool, int, int]:
         return self.checking is not None, self.under_way, self.turn
+
+    async def check(self, operation: AnyOperation) -> int | None:
+        """Return the status of the response to a check of its health, or None without a response."""
+        line = f"GET {self.base.raw_path.rstrip('/')}{operation.path} HTTP/1.1\r\nHost: \r\n\r\n"
+        request = EngineRequest(operation, self.named(line.encode()), HEALTH_SECONDS)
+        try:
+            return (await self.pool.exchange(request)).status
+        except EngineFault:
+            return None
 
     def named(self, lines: bytes) -> bytes:
         """Return the head of a request with the host of this address, its second line."""
@@ -313,6 +334,10 @@ class Addresses:
 
     The request goes on to another address at once if it can be repeated: the address was unreachable or
     unavailable, or its response broke off and is not streamed. Each address is tried once.
+
+    A host without power closes no connection, nor does a stopped process. So if requests are under way and
+    there is no response for `SILENT_SECONDS`, the liveness of the process is checked; if that is silent, too,
+    all requests are broken off.
     """
 
     def __init__(
@@ -335,6 +360,8 @@ class Addresses:
         self._is_closed = True
         for one in self._all:
             self._is_back(one)
+            if one.watching is not None:
+                one.watching.cancel()
             await one.pool.close()
 
     async def exchange(self, request: EngineRequest) -> RawResponse:
@@ -346,9 +373,12 @@ class Addresses:
             self._turns += 1
             one.turn = self._turns
             one.under_way += 1
+            if one.watching is None:
+                one.watching = asyncio.create_task(self._watch(one))
             request.lines = one.named(request.lines)
             try:
                 response = await one.pool.exchange(request)
+                one.responses += 1
             except EngineFault as fault:
                 is_unanswered = isinstance(fault, EngineUnreachable)
                 if fault.transient or isinstance(fault, EngineTimeout):
@@ -381,17 +411,25 @@ class Addresses:
 
     async def _check(self, one: _Address) -> None:
         """Check the health of an address until it is ready again, with growing pauses."""
-        line = f"GET {one.base.raw_path.rstrip('/')}{GET_READINESS.path} HTTP/1.1\r\nHost: \r\n\r\n"
         made = 0
         while True:
             made += 1
             pause = jittered(made, base=_FIRST_CHECK_SECONDS, cap=_LAST_CHECK_SECONDS, random=self._jitter)
             await self._clock.sleep(pause)
-            with suppress(EngineFault):
-                check = EngineRequest(GET_READINESS, one.named(line.encode()), HEALTH_SECONDS)
-                if (await one.pool.exchange(check)).status not in _UNAVAILABLE:
-                    one.checking = None
-                    return
+            if await one.check(GET_READINESS) not in {None, *_UNAVAILABLE}:
+                one.checking = None
+                return
+
+    async def _watch(self, one: _Address) -> None:
+        """Break off the requests of an address that falls silent; end when none is under way."""
+        while one.under_way:
+            before = one.responses
+            await self._clock.sleep(SILENT_SECONDS)
+            is_silent = one.under_way and one.responses == before
+            if is_silent and await one.check(GET_HEALTH) is None:
+                self._is_away(one)
+                one.pool.break_off()
+        one.watching = None
 
 
 class HttpTransport:

@@ -7,14 +7,17 @@ import io
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kb_cli import keys
 from kb_cli.command_line import build_parser
 from kb_cli.documents import collection_and_tags, labels
 from kb_cli.output import CliError, Exit
@@ -24,7 +27,7 @@ from kb_load.processes import clean_environment
 from kb_server.collection_tags import tags_for_search, tags_for_submission
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support import engines
-from tests.support.patience import START_SECONDS
+from tests.support.patience import JOB_SECONDS, SILENCE, START_SECONDS
 from tests.unit.cli.conftest import KEY, Kb, RunningEngine
 
 HOSTILE = "a note with \x1b]0;owned\x07 and \x9b31m in it"
@@ -313,6 +316,20 @@ def test_a_key_for_an_absent_collection_is_created_with_a_note(
     assert [line for line in err.splitlines() if "collection '" in line] == [said]
     monkeypatch.setenv("KB_ENGINE_CA", str(tmp_path / "absent.pem"))
     assert kb("keys", "create", "other", "--collection", "quarry")[0] == 0
+    monkeypatch.delenv("KB_ENGINE_CA")
+    monkeypatch.setattr(keys, "_ENGINE_SECONDS", SILENCE)
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+
+        def until_left() -> bytes:
+            asked, _ = silent.accept()
+            with asked:
+                asked.settimeout(JOB_SECONDS)
+                return b"".join(iter(lambda: asked.recv(1024), b""))
+
+        left = pool.submit(until_left)
+        monkeypatch.setenv("KB_ENGINE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert kb("keys", "create", "third", "--collection", "quarry")[0] == 0
+        assert left.result()
 
 
 def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:

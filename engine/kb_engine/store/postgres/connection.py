@@ -148,7 +148,10 @@ def as_engine_errors() -> Iterator[None]:
 
 def was_cut_off(db: Db, error: BaseException) -> bool:
     """True if the connection was lost with this error, not the statement alone."""
-    return isinstance(error, asyncpg.InternalClientError) or (isinstance(error, GONE) and db.is_closed())
+    try:
+        return isinstance(error, asyncpg.InternalClientError) or (isinstance(error, GONE) and db.is_closed())
+    except asyncpg.InterfaceError:  # `Connections.break_off` has taken it back
+        return True
 
 
 def not_ready(why: str = "The database does not answer. Retry when it is back.") -> EngineError:
@@ -185,6 +188,10 @@ def _settings(search_path: str) -> dict[str, str]:
     return {
         "application_name": "kb",
         "timezone": "UTC",
+        # The server releases the locks of an engine that lost power after half a minute, not two hours.
+        "tcp_keepalives_idle": "15",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "3",
         **_parameters(search_path),
     }
 
@@ -288,6 +295,12 @@ class Connections:
                     reset=_keep,
                 )
             return self._pool
+
+    def break_off(self) -> None:
+        """Break off all statements, whose server is silent: they are lost with their connections."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
 
     async def close(self) -> None:
         """Wait for running statements, then close all connections; may be called again."""

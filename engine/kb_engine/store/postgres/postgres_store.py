@@ -105,9 +105,9 @@ BEATS = 3
 _FILE_LEASES = 4
 """Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
-_SILENT_SECONDS = 15.0
-"""Time between looks if the server of the listener still answers, in seconds: one without power closes no
-connection.
+_SILENT_SECONDS = 10.0
+"""Time between looks if the server of the listener still answers, and time for an answer, in seconds: one
+without power closes no connection.
 """
 _EMPTYING_SECONDS = 5
 
@@ -282,7 +282,11 @@ class PostgresStore(Store):
                         with suppress(TimeoutError):
                             await asyncio.wait_for(lost.wait(), _SILENT_SECONDS)
                             break
-                        await db.execute(f"LISTEN {CHANNEL}", timeout=_SILENT_SECONDS)  # has no effect
+                        try:
+                            await db.execute(f"LISTEN {CHANNEL}", timeout=_SILENT_SECONDS)  # has no effect
+                        except TimeoutError:
+                            self._connections.break_off()
+                            raise
                 finally:
                     with suppress(*GONE, asyncpg.PostgresError):
                         await db.close(timeout=1.0)

@@ -24,9 +24,10 @@ from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import LISTENER, WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state, updates
+from kb_engine.store.repository.transaction import Read
 from tests.support.contract_objects import job_error
 from tests.support.eventually import eventually_async
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, new_file, new_note, opened, prepared
 
@@ -325,20 +326,32 @@ async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
     assert await received() == ("cleared", None)
 
 
-async def test_an_engine_reconnects_its_listener_when_the_server_stops_answering(
+async def test_an_engine_listens_and_reads_anew_when_the_server_stops_answering(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "_SILENT_SECONDS", 1.0)
     events: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    stopped: list[int] = []
+
+    def stop(process: int) -> None:
+        os.kill(process, signal.SIGSTOP)
+        stopped.append(process)
+
+    async def reading(read: Read) -> int:
+        if not stopped:
+            stop(await read.value("SELECT pg_backend_pid()"))
+            stop(two.other.store._listener)
+        return int(await read.value("SELECT 7"))
+
     two.other.store.subscribe(events.put_nowait)
-    async with asyncio.timeout(ANSWER_SECONDS):
+    async with asyncio.timeout(JOB_SECONDS):
         assert (await events.get()).kind == "resumed"
-        silent = two.other.store._listener
-        os.kill(silent, signal.SIGSTOP)
         try:
+            assert await two.other.store.read(reading) == 7
             assert (await events.get()).kind == "resumed"
         finally:
-            os.kill(silent, signal.SIGCONT)
+            for process in stopped:
+                os.kill(process, signal.SIGCONT)
 
 
 async def test_engines_are_called_for_a_queued_job_until_one_has_room(two: Two) -> None:

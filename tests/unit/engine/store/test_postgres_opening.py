@@ -357,6 +357,9 @@ async def test_a_base_is_reached_by_a_socket_and_at_the_last_of_several_hosts(
         url = url.format(name=database.name, server=database.server, **hosts)
         store = await open_postgres(address_of(url), embedder=EMBEDDER, wait=0)
         await store.ping()
+        # The server notices the loss of an engine, unless they share a machine.
+        held = await store.read(lambda read: read.value("SHOW tcp_keepalives_idle"))
+        assert held == ("0" if "host=" in url else "15")
         await store.close()
 
 

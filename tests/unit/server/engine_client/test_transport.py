@@ -16,7 +16,7 @@ from yarl import URL
 from kb_contracts.api.operations import GET_STATUS, AnyOperation
 from kb_server.engine_client.errors import EngineBadAnswer, EngineTimeout, EngineUnreachable
 from kb_server.engine_client.http1 import BodyStream
-from kb_server.engine_client.transport import Addresses, EngineRequest, Pool
+from kb_server.engine_client.transport import SILENT_SECONDS, Addresses, EngineRequest, Pool
 from kb_server.waiting import Clock
 from tests.support.certificates import self_signed
 from tests.support.eventually import eventually_async
@@ -440,6 +440,8 @@ class TestSeveralAddresses:
             await (answers.pop() if answers else ok)(reader, writer)
 
         async def sleep(seconds: float) -> None:
+            if seconds == SILENT_SECONDS:
+                await long_pause(seconds)
             pauses.append(seconds)
             await is_due.acquire()
 
@@ -453,6 +455,41 @@ class TestSeveralAddresses:
             await eventually_async(lambda: both._all[0].checking is None, what="the address is ready")
             await both.exchange(request())
             assert not away.heads[-1].startswith(b"GET /readyz")
+
+    async def test_requests_leave_an_address_that_falls_silent_unless_its_process_lives(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(f"{TRANSPORT}.HEALTH_SECONDS", SILENCE)
+        is_due, lives = asyncio.Semaphore(0), True
+
+        async def sleep(seconds: float) -> None:
+            await (is_due.acquire() if seconds == SILENT_SECONDS else long_pause(seconds))
+
+        async def falls_silent(reader: Reader, writer: Writer) -> None:
+            first = len(stopped.heads) == 1
+            alive = lives and stopped.heads[-1].startswith(b"GET /healthz HTTP/1.1\r\n")
+            await (ok if first or alive else silent)(reader, writer)
+
+        async with (
+            peer(falls_silent) as stopped,
+            peer(ok) as other,
+            addresses_of(stopped, other, sleep=sleep) as both,
+        ):
+            for _ in range(2):
+                await both.exchange(request())
+            kept, waiting = request(), None
+            waiting = asyncio.create_task(both.exchange(kept))
+            await eventually_async(partial(stopped.has_heads, 2), what="the request")
+            for _ in range(3):
+                is_due.release()
+            await eventually_async(partial(stopped.has_heads, 3), what="a health check")
+            await turns(20)
+            assert not waiting.done()
+            lives = False
+            is_due.release()
+            assert (await waiting).body == b"OK"
+            await both.exchange(request())
+            assert (len(stopped.heads), len(other.heads)) == (4, 3)
 
     async def test_the_fault_is_raised_when_all_addresses_are_away(self) -> None:
         async with peer(leaves) as one, peer(leaves) as two, addresses_of(one, two, sleep=long_pause) as both:

@@ -42,11 +42,14 @@ async def score_all(db: Db, state: State, query: IndexQuery, terms: Terms) -> Ca
 
 async def score_few(db: Db, state: State, query: IndexQuery, terms: Terms) -> Candidates:
     """Return the best chunks that pass the filters, by reading each of them."""
-    where, chosen = selected(state, query)
-    sql = f"SELECT v.chunk_id FROM vectors v WHERE {where} ORDER BY v.chunk_id"  # noqa: S608
-    left = [chunk_id for (chunk_id,) in await rows(db, sql, chosen)]
+    where, values = selected(state, query)
+    cosine = "NULL"
+    if query.vector is not None and query.mode != "fts":
+        cosine, values = _COSINE, [query.vector.tolist(), *values]
+    sql = f"SELECT v.chunk_id, {cosine} FROM vectors v WHERE {where} ORDER BY v.chunk_id"  # noqa: S608
+    left = await rows(db, sql, values)
     lost = await _lost(db, state, query, len(left))
-    return replace(await score_some(db, state, query, left, terms), lost=lost)
+    return replace(await _scored(db, state, query, left, terms), lost=lost)
 
 
 async def _lost(db: Db, state: State, query: IndexQuery, known: int) -> list[int]:
@@ -66,20 +69,28 @@ async def score_some(
     db: Db, state: State, query: IndexQuery, chunk_ids: Sequence[int], terms: Terms
 ) -> Candidates:
     """Return the best of these chunks, whose ids ascend."""
+    if query.vector is None or query.mode == "fts":
+        return await _scored(db, state, query, [(chunk_id, None) for chunk_id in chunk_ids], terms)
+    sql = f"SELECT v.chunk_id, {_COSINE} FROM vectors v WHERE v.chunk_id = ANY (?::bigint[])"  # noqa: S608
+    near = dict(await rows(db, sql, (query.vector.tolist(), chunk_ids)))
+    lost = [chunk_id for chunk_id in chunk_ids if chunk_id not in near]
+    return replace(await _scored(db, state, query, sorted(near.items()), terms), lost=lost)
+
+
+async def _scored(
+    db: Db, state: State, query: IndexQuery, chunks: Sequence[tuple[int, float | None]], terms: Terms
+) -> Candidates:
+    """Return the best of these chunks, given by ascending ids with their cosines."""
+    ids = [chunk_id for chunk_id, _ in chunks]
     cosines: Floats | None = None
     bm25: Floats | None = None
-    lost: list[int] = []
     if query.vector is not None and query.mode != "fts":
-        sql = f"SELECT v.chunk_id, {_COSINE} FROM vectors v WHERE v.chunk_id = ANY (?::bigint[])"  # noqa: S608
-        near = dict(await rows(db, sql, (query.vector.tolist(), chunk_ids)))
-        lost = [chunk_id for chunk_id in chunk_ids if chunk_id not in near]
-        chunk_ids = [chunk_id for chunk_id in chunk_ids if chunk_id in near]
-        cosines = np.array([near[chunk_id] for chunk_id in chunk_ids], np.float64)
+        cosines = np.array([cosine for _, cosine in chunks], np.float64)
     if query.mode != "vector":
         sql = f"{_BM25} WHERE p.chunk_id = ANY (?::bigint[]) GROUP BY p.chunk_id"
-        held = dict(await rows(db, sql, (state.average, terms.terms, terms.weights, chunk_ids)))
-        bm25 = np.array([held.get(chunk_id, 0.0) for chunk_id in chunk_ids], np.float64)
-    return replace(select(np.array(chunk_ids, np.int64), cosines, bm25, query, terms.total_weight), lost=lost)
+        held = dict(await rows(db, sql, (state.average, terms.terms, terms.weights, ids)))
+        bm25 = np.array([held.get(chunk_id, 0.0) for chunk_id in ids], np.float64)
+    return select(np.array(ids, np.int64), cosines, bm25, query, terms.total_weight)
 
 
 async def any_holds(db: Db, state: State, query: IndexQuery, terms: Sequence[str]) -> bool:

@@ -65,16 +65,17 @@ async def _found(db: Db, state: State, words: Words, query: IndexQuery, exact_be
     extent = state.extent
     found: Sequence[Word] = ()
     known: list[Known] = []
+    counted: dict[str, int] = {}
     if query.mode != "vector":
         found = await asyncio.to_thread(lambda: Analyser().words_of(query.text, state.languages))
-        known = await words.known(db, looked_up(found), extent)
+        known, counted = await words.known(db, looked_up(found), extent)
         if not found and query.mode == "hybrid":
             query = replace(query, mode="vector")
     few = extent.left <= FEW_CHUNKS
     sought, rest = affordable(known, extent)
     while rest and not few and not await any_holds(db, state, query, [term for term, _ in sought]):
         sought, rest = affordable(rest, extent)
-    sought = await words.exactly(db, sought, extent)
+    sought = await words.exactly(db, sought, counted, extent)
     weights, total_weight = weigh_words(found, dict(known) | dict(sought), extent.size)
     first, others = weighed(sought, weights, total_weight), weighed(rest, weights, total_weight)
     if few:

@@ -93,20 +93,24 @@ class Words:
         self.sizes = ReachedSizes()
         self._counts: dict[Reach | None, Counts] = {}
 
-    async def known(self, db: Db, terms: Sequence[str], extent: Extent) -> list[Known]:
-        """Return the terms that occur, the rarest first; cached counts may be slightly outdated."""
+    async def known(self, db: Db, terms: Sequence[str], extent: Extent) -> tuple[list[Known], dict[str, int]]:
+        """Return the terms that occur, the rarest first, and the ones just counted; cached counts may be
+        slightly outdated.
+        """
         counts = self._counts_of(extent)
         about = {term: counts.about(term, extent) for term in terms}
         counted = await self._count(db, [term for term, count in about.items() if count is None], extent)
         known = [(term, about[term] or counted[term]) for term in terms if about[term] or counted[term]]
-        return sorted(known, key=lambda entry: entry[1])
+        return sorted(known, key=lambda entry: entry[1]), counted
 
-    async def exactly(self, db: Db, chosen: Sequence[Known], extent: Extent) -> list[Known]:
-        """Return the same terms with their counts in this state of the base."""
+    async def exactly(
+        self, db: Db, chosen: Sequence[Known], counted: Mapping[str, int], extent: Extent
+    ) -> list[Known]:
+        """Return the same terms with their counts in this state of the base; `counted` are such counts."""
         counts = self._counts_of(extent)
-        known = {term: counts.exactly(term, extent) for term, _ in chosen}
-        counted = await self._count(db, [term for term, count in known.items() if count is None], extent)
-        return [(term, known[term] or counted[term]) for term, _ in chosen]
+        known = {term: counted.get(term) or counts.exactly(term, extent) for term, _ in chosen}
+        further = await self._count(db, [term for term, count in known.items() if count is None], extent)
+        return [(term, known[term] or further[term]) for term, _ in chosen]
 
     async def _count(self, db: Db, terms: Sequence[str], extent: Extent) -> dict[str, int]:
         if not terms:

@@ -421,10 +421,14 @@ class RecentView:
         no order of keys.
         """
         if (found := terms.recent.get(self)) is None:
-            known = filter(self._postings.__contains__, dict.fromkeys(terms.texts))
-            numbers = {text: number for number, text in enumerate(known)}
+            known = [term for term in dict.fromkeys(terms.texts) if term in self._postings]
+            counts, rows, frequencies = self._lists(known)
+            # Some may occur only in rows beyond this view.
+            occurring = [term for term, count in zip(known, counts.tolist(), strict=True) if count]
+            numbers = {term: number for number, term in enumerate(occurring)}
             no_keys = np.empty(0, KEY_TYPE)
-            found = terms.recent[self] = in_memory(no_keys, *self._lists(list(numbers)), self.lengths)
+            found = in_memory(no_keys, counts[counts > 0], rows, frequencies, self.lengths)
+            terms.recent[self] = found
             terms.numbers[found] = [numbers.get(text) for text in terms.texts]
         return found
 

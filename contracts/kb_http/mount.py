@@ -17,7 +17,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Protocol
@@ -470,6 +470,7 @@ def _error_middleware(api_key: str, host: str | None, access_of: AccessOf | None
 
 def _timed(durations: Durations) -> Any:
     """Return the middleware that observes the time of each request."""
+    labels = cache(durations.labels)
 
     @web.middleware
     async def timed(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
@@ -485,7 +486,7 @@ def _timed(durations: Durations) -> Any:
             resource = request.match_info.route.resource
             path = "" if resource is None else resource.canonical
             operation = _OPERATION_IDS.get((request.method, path), "other")
-            durations.labels(operation, status).observe(perf_counter() - began)
+            labels(operation, status).observe(perf_counter() - began)
 
     return timed
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
@@ -144,8 +144,7 @@ class IndexQuery:
     wording: Wording | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A chunk with the parts of its score; a part is None if the mode does not use it."""
 
     chunk_id: int

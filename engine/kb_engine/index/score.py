@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +151,15 @@ class Formula:
             values = [fused(weight, 1.0, 0.0), fused(weight, 0.0, 1.0), self.saturation]
         return f"round(({score}) * 1e{DECIMALS}) / 1e{DECIMALS}", values
 
+    def explained(self, candidate: Candidate) -> m.Explanation:
+        """Return the parts of a candidate's score."""
+        return m.Explanation(
+            cosine=candidate.cosine,
+            bm25=candidate.bm25 or None,
+            weight=self.weight,
+            saturation=self.saturation,
+        )
+
     def of(self, candidates: Sequence[Candidate]) -> list[float]:
         """Return the exact scores of candidates, in their order; a part that is None counts as 0."""
         cosines = np.array([candidate.cosine or 0.0 for candidate in candidates])
@@ -201,31 +210,20 @@ def select(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A candidate with its score."""
 
     chunk_id: int
     score: float
-    explanation: m.Explanation
+    candidate: Candidate
 
 
 def rank(candidates: Candidates, query: IndexQuery) -> list[Ranked]:
     """Return the candidates by descending score, ties by chunk id."""
     if not candidates.best:
         return []
-    formula = Formula(query.mode, query.scoring, candidates.total_weight)
-    weight, saturation = formula.weight, formula.saturation
-    ranked = [
-        Ranked(
-            candidate.chunk_id,
-            score,
-            m.Explanation(
-                cosine=candidate.cosine, bm25=candidate.bm25 or None, weight=weight, saturation=saturation
-            ),
-        )
-        for candidate, score in zip(candidates.best, formula.of(candidates.best), strict=True)
-    ]
+    scores = Formula(query.mode, query.scoring, candidates.total_weight).of(candidates.best)
+    ranked = [Ranked(each.chunk_id, score, each) for each, score in zip(candidates.best, scores, strict=True)]
     ranked.sort(key=lambda each: (-each.score, each.chunk_id))
     return ranked
 

@@ -52,7 +52,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, pairwise
@@ -144,6 +143,13 @@ _IDENTIFIER_WEIGHT = 2.0
 """Weight relative to a word in as many chunks: passages that repeat the parts rank below the one with the
 whole.
 """
+_KINDS = bytes(
+    ord("a" if code >= 128 or chr(code).islower() else "A" if chr(code).isupper() else "0")
+    if code >= 128 or chr(code).isalnum()
+    else ord("." if _MARKS.match(chr(code)) else " ")
+    for code in range(256)
+)
+"""A translation of UTF-8: one byte each for small letters, capitals, digits, joining marks, and all else."""
 _HUMPED = re.compile(r"\b(?:[a-z]+[A-Z]|[A-Z]+[a-z]+[A-Z]|[A-Z]{2,}[a-z])[A-Za-z0-9]*")
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z]{2})|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _CAPITALS = re.compile(r"\b[A-Z]{2,}\b")
@@ -173,6 +179,10 @@ def plain(text: str) -> str:
 
 def identifiers(text: str) -> list[str]:
     """Return the identifiers in a normalized text, in lower case, with repetitions."""
+    kinds = _kinds(text)
+    is_joined = b".a" in kinds or b".A" in kinds or b".0" in kinds
+    if not is_joined and "#" not in text and "++" not in text:
+        return []
     # Most words are letters and a full stop: matching each against the expression would take four times as
     # long.
     candidates = [
@@ -186,15 +196,23 @@ def identifiers(text: str) -> list[str]:
 
 def _spellings(text: str, whole: Iterable[str]) -> list[str]:
     """Return further spellings of a normalized text's identifiers; `whole` are those with marks."""
-    words = text.split()  # matching each word against the expressions would take several times as long
-    capitals = [word for word in words if not word.islower()]
-    humped = _HUMPED.findall(" ".join([word for word in capitals if not word[1:].islower()]))
-    found = [part for word in humped for part in _PARTS.findall(word) if len(part) > 1]
-    long = " ".join([word.lower() for word in words if len(word) >= _WHOLE_DIGEST])
-    digests = (word for word in _DIGEST_WORD.findall(long) if len(word) >= _WHOLE_DIGEST)
-    found += [digest[:_DIGEST_START] for digest in digests]
+    kinds, words = _kinds(text), text.split()
+    found = []
+    if b"aA" in kinds or b"AA" in kinds:
+        capitals = [word for word in words if not word.islower()]
+        humped = _HUMPED.findall(" ".join([word for word in capitals if not word[1:].islower()]))
+        found = [part for word in humped for part in _PARTS.findall(word) if len(part) > 1]
+    if b"0" in kinds:
+        long = " ".join([word.lower() for word in words if len(word) >= _WHOLE_DIGEST])
+        digests = (word for word in _DIGEST_WORD.findall(long) if len(word) >= _WHOLE_DIGEST)
+        found += [digest[:_DIGEST_START] for digest in digests]
     found += [one.replace("-", "") for one in whole if _NUMBERED.fullmatch(one)]
     return found
+
+
+def _kinds(text: str) -> bytes:
+    """Return the kinds of a text's characters: this is much faster than a look at each word."""
+    return text.encode("utf-8", "surrogatepass").translate(_KINDS)
 
 
 def is_identifier(term: str) -> bool:
@@ -348,6 +366,8 @@ class Analyser:
             yield AnalysedChunk(terms, titled.length + sum(part.length for part in parts))
 
     def _analysed(self, text: str, language: str | None) -> AnalysedChunk:
+        if not text:  # most chunks have no heading
+            return AnalysedChunk([], 0)
         text = plain(text)
         character = _UNSPACED_CHARACTER if language in UNSPACED else CJK_CHARACTER
         raw = text if text.isascii() else index_text(text, character)
@@ -459,10 +479,12 @@ def weigh_words(
     has the sum of their weights. Identifiers and marked terms have weights too, outside the total.
     """
     whole = [word for word in words if is_identifier(word[0])]
-    forms: dict[str, Counter[str]] = {}
+    forms: dict[str, dict[str, int]] = {}
     for word in words:
-        if not is_identifier(word[0]):
-            forms.setdefault(word[0], Counter()).update(word)
+        if word not in whole:
+            of_word = forms.setdefault(word[0], {})
+            for term in word:
+                of_word[term] = of_word.get(term, 0) + 1
     together = [sum(counts.get(term, 0) for term in terms) for terms in forms.values()]
     occurrences = [terms[first] for first, terms in forms.items()]
     weights = weigh(list(forms), together, size, occurrences)

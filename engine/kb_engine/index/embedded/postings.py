@@ -27,6 +27,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import groupby, repeat
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -59,6 +60,10 @@ WIDE = 255
 """Frequencies take a byte; larger ones, from this value on, are stored separately."""
 BISECT = 32
 """Cost of a binary search for one row, in postings of a linear pass."""
+SMALL = 512
+"""Maximum number of postings of a list that is scored together with its neighbours: for so few, the calls of
+numpy take most of the time.
+"""
 FEW = 100
 """If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
 
@@ -82,6 +87,11 @@ def key_of(term: str) -> bytes:
     return hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def keys_of(terms: Sequence[str]) -> Keys:
+    """Return the keys of terms, in their order."""
+    return np.array([key_of(term) for term in terms], KEY_TYPE)
+
+
 def stretches(size: int) -> int:
     """Return the number of stretches of a block of this size, at least 1."""
     return max(1, -(-size // STRETCH))
@@ -92,11 +102,15 @@ class Terms:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
-        self.keys: Keys = np.array([key_of(text) for text in texts], KEY_TYPE)
         self.numbers: dict[Postings, list[int | None]] = {}
         """The number of each term in a block, None if it does not occur."""
         self.recent: dict[RecentView, Postings] = {}
         """The postings of these terms alone, for a growing block."""
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The keys of the terms."""
+        return keys_of(self.texts)
 
 
 class WordBlock(Protocol):
@@ -172,14 +186,22 @@ class Postings:
         lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
         norms = np.multiply(lengths, K1 * B / average, dtype=scores.dtype)
         norms += K1 * (1 - B)
-        for term, weight in zip(self._find(terms), weights, strict=True):
-            if term is None:
+        found = [
+            (term, weight * (K1 + 1))
+            for term, weight in zip(self._find(terms), weights, strict=True)
+            if term is not None
+        ]
+        small = iter(self._small([term for term, _ in found]) if chosen is None else repeat(False))
+        for is_small, group in groupby(found, lambda _: next(small)):
+            if is_small:
+                self._add_small(list(group), norms, scores)
                 continue
-            for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
-                impacts = self.frequencies_at(places, scores.dtype)
-                impacts /= norms[targets] + impacts
-                impacts *= weight * (K1 + 1)
-                scores[targets] += impacts
+            for term, factor in group:
+                for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
+                    impacts = self.frequencies_at(places, scores.dtype)
+                    impacts /= norms[targets] + impacts
+                    impacts *= factor
+                    scores[targets] += impacts
 
     def holding(self, terms: Terms) -> Mask:
         held = np.zeros(len(self.lengths), np.bool_)
@@ -223,6 +245,26 @@ class Postings:
             upper = np.repeat(upper, np.diff(ends, prepend=start))
         rows += upper
         return rows
+
+    def _small(self, terms: Sequence[int]) -> list[bool]:
+        """True for each term with a short list of few postings."""
+        small: list[bool] = ((self.counts[terms] <= SMALL) & (self.starts[terms] < self.short)).tolist()
+        return small
+
+    def _add_small(self, weighted: Sequence[tuple[int, float]], norms: Floats, scores: Floats) -> None:
+        """Add the BM25 of terms with short lists, given with their factors; term by term, as `add.at` keeps
+        the order.
+        """
+        terms = [term for term, _ in weighted]
+        starts, counts = self.starts[terms], self.counts[terms].astype(np.intp)
+        ends = counts.cumsum()
+        places = np.arange(ends[-1])
+        places += np.repeat(starts - ends + counts, counts)
+        rows = self._rows[places].astype(np.intp)
+        impacts = self.frequencies_at(places, scores.dtype)
+        impacts /= norms[rows] + impacts
+        impacts *= np.repeat(np.array([factor for _, factor in weighted], scores.dtype), counts)
+        np.add.at(scores, rows, impacts)
 
     def _find(self, terms: Terms) -> list[int | None]:
         """Return the number of each term, see `Terms.numbers`."""
@@ -300,13 +342,6 @@ def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[
     return hits, near[hits]
 
 
-def sorted_keys(terms: Iterable[str]) -> tuple[NDArray[np.bytes_], NDArray[np.intp]]:
-    """Return the keys of terms in ascending order, and the index of the term of each."""
-    keys = np.array([key_of(term) for term in terms], KEY_TYPE)
-    order = np.argsort(keys)
-    return keys[order], order
-
-
 def in_memory(
     keys: NDArray[np.bytes_], counts: Counts, rows: Rows, frequencies: Counts, lengths: NDArray[np.float32]
 ) -> Postings:
@@ -374,26 +409,39 @@ class RecentView:
         return self._found(terms).holding(terms)
 
     def postings(self) -> Postings:
-        return self._block(list(self._postings))
+        terms = list(self._postings)
+        keys = keys_of(terms)
+        order = np.argsort(keys)
+        counts, rows, frequencies = self._lists([terms[number] for number in order])
+        occurs = counts > 0
+        return in_memory(keys[order][occurs], counts[occurs], rows, frequencies, self.lengths)
 
     def _found(self, terms: Terms) -> Postings:
-        """Return the postings of these terms, see `Terms.recent`."""
+        """Return the postings of these terms, see `Terms.recent`. They are found by their texts, as there is
+        no order of keys.
+        """
         if (found := terms.recent.get(self)) is None:
-            known = [term for term in set(terms.texts) if term in self._postings]
-            found = terms.recent[self] = self._block(known)
+            known = [term for term in dict.fromkeys(terms.texts) if term in self._postings]
+            counts, rows, frequencies = self._lists(known)
+            # Some may occur only in rows beyond this view.
+            occurring = [term for term, count in zip(known, counts.tolist(), strict=True) if count]
+            numbers = {term: number for number, term in enumerate(occurring)}
+            no_keys = np.empty(0, KEY_TYPE)
+            found = in_memory(no_keys, counts[counts > 0], rows, frequencies, self.lengths)
+            terms.recent[self] = found
+            terms.numbers[found] = [numbers.get(text) for text in terms.texts]
         return found
 
-    def _block(self, terms: Sequence[str]) -> Postings:
-        keys, order = sorted_keys(terms)
+    def _lists(self, terms: Sequence[str]) -> tuple[Counts, Rows, Counts]:
+        """Return the number of postings of each term, then the rows and the frequencies of all."""
         # Copies: an array with an exported buffer cannot grow.
-        lists = [self._postings[terms[number]].tobytes() for number in order]
+        lists = [self._postings[term].tobytes() for term in terms]
         found = np.frombuffer(b"".join(lists), np.uint64)
         rows = (found >> np.uint64(32)).astype(np.uint32)
         inside = rows < self._size
         ends = np.cumsum([len(each) // found.itemsize for each in lists], dtype=np.int64)
         counts = np.diff(np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], ends])])
-        frequencies = (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        return in_memory(keys[counts > 0], counts[counts > 0], rows[inside], frequencies, self.lengths)
+        return counts, rows[inside], (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def _parts(whole: slice) -> Iterator[slice]:

@@ -10,7 +10,7 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Candidates, Selection
-from kb_engine.index.score import above_floor, rank
+from kb_engine.index.score import Formula, above_floor, rank
 from kb_engine.store.clock import stamp
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository.reach import Condition, of_document, starts_with
@@ -99,13 +99,14 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
     above = above_floor(query, candidates, ranked)
     ranked = ranked[: query.top]
     known = await at(read, [each.chunk_id for each in ranked])
+    formula = Formula(query.mode, query.scoring, candidates.total_weight)
     results = []
     for each in ranked:
         if (result := known.get(each.chunk_id)) is None:
             continue
         result.score = each.score
         if query.explain:
-            result.explain = each.explanation
+            result.explain = formula.explained(each.candidate)
         results.append(result)
     if query.arrange is not None:
         results = await read.computed(query.arrange, results)
@@ -175,5 +176,7 @@ def chunk(row: Row) -> m.Chunk:
     """Build a chunk from a row of `CHUNK_COLUMNS`."""
     fields = dict(zip(_CHUNK_FIELDS, row, strict=True))
     heading, _, header = (fields["heading"] or "").partition("\n")
-    fields |= {"heading": heading or None, "table_header": header or msgspec.UNSET}
+    fields["heading"] = heading or None
+    if header:
+        fields["table_header"] = header
     return m.Chunk(**fields)

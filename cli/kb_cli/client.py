@@ -6,7 +6,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import IO, Any, TypeVar
 from uuid import uuid4
@@ -37,6 +37,8 @@ WAIT_SECONDS = 20.0
 """Maximum time that one request waits for a job, in seconds; then the request is repeated."""
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+OPTIONAL_SECONDS = 5.0
+"""Maximum time for a connection, and of silence, of a request on which no result depends, in seconds."""
 _PAUSE_SECONDS = 0.5
 _PROGRESS_SECONDS = 1.0
 _IDS = {
@@ -101,9 +103,15 @@ class EngineClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def expect_within(self, seconds: float) -> None:
-        """Set the maximum time for a connection, and of silence, for the following requests."""
-        self._http.timeout = httpx.Timeout(seconds)
+    @contextmanager
+    def optional(self) -> Iterator[None]:
+        """For requests on which no result depends: wait `OPTIONAL_SECONDS` at most, and ignore failures."""
+        self._http.timeout = httpx.Timeout(OPTIONAL_SECONDS)
+        try:
+            with suppress(CliError):
+                yield
+        finally:
+            self._http.timeout = _TIMEOUT
 
     def call(
         self,

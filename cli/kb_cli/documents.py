@@ -109,16 +109,16 @@ def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str 
 
 
 def note_new_collection(client: EngineClient, tags: Sequence[str], out: Output) -> None:
-    """Note that the collection among `tags` gets its first document, and the nearest other name."""
+    """Note that the collection among `tags` has no documents yet, and the nearest other name."""
     name = tags[0].removeprefix(PREFIX)
     if name in CONVENTIONAL or out.as_json:
         return
-    with suppress(CliError):  # a key may write without reading
+    with client.optional():  # a key may write without reading
         found = client.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX, limit=_LISTED))
         known = {each.tag.removeprefix(PREFIX) for each in found.tags}
         if name not in known and found.total <= _LISTED:  # of more, it may be a later one
             hint = did_you_mean(name, known.union(CONVENTIONAL))
-            out.note(f"first document of the collection {name!r}{hint}")
+            out.note(f"the collection {name!r} has no documents yet{hint}")
 
 
 def no_collection(name: str, known: Sequence[str], advice: str = "") -> CliError:
@@ -320,7 +320,7 @@ def _show_list(found: m.DocumentList, out: Output) -> None:
         for one in found.documents
     ]
     if not rows:
-        out.note("No document found.")
+        out.note(f"No document from offset {found.offset} on." if found.total else "No document found.")
         return
     out.table(["id", "title", "type", "collection", "tags", "passages", "updated"], rows)
     end = found.offset + len(rows)

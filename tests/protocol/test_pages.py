@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import unescape
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -754,8 +755,8 @@ async def test_no_file_of_a_stranger_is_taken(opened: Open) -> None:
 
 async def test_pages_want_the_key_and_their_cookie_opens_nothing_else(opened: Open) -> None:
     async with opened(api_key="secret", public_url="https://kb.example") as site:
-        for path in EVERY:
-            response = await site.http.get(path, headers=HTML)
+        for method, path in product(("GET", "HEAD"), EVERY):
+            response = await site.http.request(method, path, headers=HTML)
             assert response.status_code == 303, path
             assert response.headers["Location"].startswith("/login?to=%2F"), path
         wrong = await site.http.post("/login", files={"key": (None, "wrong")}, headers=HTML)

@@ -158,7 +158,7 @@ class Pages:
             grant = self.sessions.grant(session)
             known = grant is not None
             if not known and self.sessions.needs_login:
-                there = f"?{urlencode({'to': request.path_qs})}" if request.method == hdrs.METH_GET else ""
+                there = f"?{urlencode({'to': request.path_qs})}" if request.method != hdrs.METH_POST else ""
                 return go(f"/login{there}")
             if not known:
                 session = self.sessions.begin()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kb_cli import keys
+from kb_cli import client
 from kb_cli.command_line import build_parser
 from kb_cli.documents import collection_and_tags, labels
 from kb_cli.output import CliError, Exit
@@ -317,7 +317,7 @@ def test_a_key_for_an_absent_collection_is_created_with_a_note(
     monkeypatch.setenv("KB_ENGINE_CA", str(tmp_path / "absent.pem"))
     assert kb("keys", "create", "other", "--collection", "quarry")[0] == 0
     monkeypatch.delenv("KB_ENGINE_CA")
-    monkeypatch.setattr(keys, "_ENGINE_SECONDS", SILENCE)
+    monkeypatch.setattr(client, "OPTIONAL_SECONDS", SILENCE)
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
 
         def until_left() -> bytes:
@@ -333,9 +333,10 @@ def test_a_key_for_an_absent_collection_is_created_with_a_note(
 
 
 def test_a_new_collection_and_an_empty_list_are_noted(kb: Kb) -> None:
-    said = "first document of the collection 'memroy'; did you mean memory?\n"
+    said = "the collection 'memroy' has no documents yet; did you mean memory?\n"
     assert [kb("addnote", "Granite is cut", "--collection", "memroy")[2] for _ in range(2)] == [said, ""]
     assert kb("get", "--tags", "nosuch") == (Exit.OK, "", "No document found.\n")
+    assert kb("get", "--collection", "memroy", "--offset", "7")[2] == "No document from offset 7 on.\n"
 
 
 def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:

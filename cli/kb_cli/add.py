@@ -339,7 +339,7 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
     unreadable folder is one failure, and does not stop the rest.
 
     Raises:
-        CliError: a path that was named does not exist.
+        CliError: a path that was named does not exist, or is a pipe or a device.
     """
     found: dict[Path, Found] = {}
     left_out = []
@@ -347,6 +347,8 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
         if not os.path.exists(path):  # noqa: PTH110 - False also for a name that is too long
             raise CliError(Exit.USAGE, f"{path}: there is no such file or folder")
         named, root = not path.is_dir(), path.resolve()
+        if named and not path.is_file():
+            raise CliError(Exit.USAGE, f"{path} is a pipe or a device; write its content to a file first")
         try:
             files = [path] if named else list(_under(path))
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -240,6 +241,13 @@ def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     found, _ = walk([tmp_path / "a.txt", tmp_path, tmp_path / "a.txt"])
     assert [(file.path.name, file.named) for file in found] == [("a.txt", True)]
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert walk([tmp_path]) == ([], [])
+    with pytest.raises(CliError, match="is a pipe or a device"):
+        walk([tmp_path / "pipe.txt"])
 
 
 @pytest.mark.parametrize(

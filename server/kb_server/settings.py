@@ -111,7 +111,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "KB_MAX_CONNECTIONS",
-            "maximum number of open connections per worker; reduced to the limit on open files",
+            "maximum number of open connections per worker, half of them WebSockets; reduced to the limit on "
+            "open files",
         ),
         msgspec.Meta(ge=1),
     ] = CONNECTIONS

@@ -36,7 +36,6 @@ UNFINISHED = "unfinished"
 """Name of the table that marks a base as the target of an unfinished migration or restore."""
 MARK = f"CREATE TABLE IF NOT EXISTS {UNFINISHED} (one integer)"
 UNLIKE_ITS_NUMBER = "its layout is not what its number says"
-BEFORE_3 = "a version before 3.0.0 made its layout. Open it with version 3.0.0 first."
 _IN_CONTEXT = " with titles and headings"
 REINDEX_BATCH = 32
 ReindexProgress = Callable[[int, int], None]

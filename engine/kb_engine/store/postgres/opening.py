@@ -255,8 +255,8 @@ async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> boo
     async with db.transaction():
         await lock_base(db, shared=False)  # no document changes until the end of the transaction
         await schema.stored_embedder(db)  # and no engine binds the base to an embedder
-        if (version := await layout_version(db)) > schema.LATEST:
-            raise BaseTooNew(address, version, schema.LATEST)
+        if (version := await layout_version(db)) > len(schema.MIGRATIONS):
+            raise BaseTooNew(address, version, len(schema.MIGRATIONS))
         if await value(db, f"SELECT EXISTS (SELECT {_MISSING})"):
             return False
         # A chunk may have been deleted between its selection and the insertion of its vector.

@@ -192,7 +192,7 @@ class PostgresStore(Store):
         self._connections = connections
         self._embedder = embedder
         self._lease_seconds = lease_seconds
-        self._layout = schema.LATEST
+        self._layout = len(schema.MIGRATIONS)
         self._words = Words()
         self._leases: set[str] = set()
         """The leases that this engine holds; the heartbeat renews them."""

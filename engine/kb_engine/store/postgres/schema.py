@@ -1,4 +1,4 @@
-"""The layout of a PostgreSQL base, and the migrations from each earlier layout since version 3.0.0.
+"""The layout of a PostgreSQL base, and the migrations from each earlier layout.
 
 All tables are in the schema `kb`. `layout.version` is the number of the last migration. Each runs in one
 transaction, deletes nothing, and is never changed once released: a new layout is a new migration.
@@ -11,15 +11,15 @@ from functools import partial
 
 from kb_contracts.semantics.documents import WHITE_SPACE
 from kb_engine.address import Address
-from kb_engine.store.port import BEFORE_3, MARK, BaseTooNew, EmbedderIdentity, NotABase
+from kb_engine.store.port import MARK, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
 from kb_engine.store.postgres.transaction import layout_version, lock_base
+from kb_engine.turns import SHORT_BYTES
 
 _MIGRATING = 0x6B62_0001
 """Advisory lock for migrations: of several engines started together one migrates, and the rest wait."""
 
-# The layout of version 3.0.0.
-_VERSION_5 = """
+_VERSION_1 = """
 CREATE TABLE base (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   embedder text COLLATE "C",
@@ -29,8 +29,7 @@ CREATE TABLE base (
   generation bigint NOT NULL DEFAULT 0,
   last_document bigint NOT NULL DEFAULT 0,
   last_chunk bigint NOT NULL DEFAULT 0,
-  last_updated text COLLATE "C",
-  changes bigint NOT NULL DEFAULT 1
+  last_updated text COLLATE "C"
 ) WITH (fillfactor = 10);
 INSERT INTO base DEFAULT VALUES;
 
@@ -167,15 +166,7 @@ CREATE TABLE jobs (
   error_message text COLLATE "C",
   created_at text COLLATE "C" NOT NULL,
   started_at text COLLATE "C",
-  finished_at text COLLATE "C",
-  new_title text COLLATE "C",
-  expected_version bigint,
-  caller text COLLATE "C" NOT NULL DEFAULT '',
-  lane text COLLATE "C" NOT NULL DEFAULT 'long',
-  turn bigint NOT NULL DEFAULT 0,
-  retryable boolean NOT NULL DEFAULT false,
-  crashes integer NOT NULL DEFAULT 0,
-  rests_until text COLLATE "C"
+  finished_at text COLLATE "C"
 );
 CREATE TABLE job_texts (
   job_id text COLLATE "C" PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
@@ -183,20 +174,6 @@ CREATE TABLE job_texts (
 );
 CREATE INDEX jobs_by_status ON jobs (status, seq);
 CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
-CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
-CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
-CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
-CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
-  WHERE status = 'queued';
-CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
-CREATE TABLE measures (
-  work text COLLATE "C" PRIMARY KEY,
-  jobs double precision NOT NULL,
-  bytes double precision NOT NULL,
-  seconds double precision NOT NULL,
-  squares double precision NOT NULL,
-  products double precision NOT NULL
-);
 
 -- Files between their acceptance and the end of their job, for whichever engine takes it.
 CREATE TABLE spool_files (
@@ -213,7 +190,6 @@ CREATE TABLE spool_parts (
 );
 ALTER TABLE spool_parts ALTER COLUMN data SET STORAGE EXTERNAL;
 
--- `job_id` is set while the answer is not known yet: it is that of this job.
 CREATE TABLE idempotency (
   credential text COLLATE "C" NOT NULL,
   operation text COLLATE "C" NOT NULL,
@@ -221,13 +197,55 @@ CREATE TABLE idempotency (
   fingerprint text COLLATE "C" NOT NULL,
   answer bytea NOT NULL,
   created_at text COLLATE "C" NOT NULL,
-  job_id text COLLATE "C" REFERENCES jobs (id) ON DELETE CASCADE,
   PRIMARY KEY (credential, operation, key)
 );
 CREATE INDEX idempotency_by_age ON idempotency (created_at);
-CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
+"""
 
--- Every change of a document has a number, which a separate index follows.
+# An update of a note is a job; the idempotency keys waiting for it get its outcome as their response.
+_VERSION_2 = """
+ALTER TABLE jobs ADD COLUMN new_title text COLLATE "C";
+ALTER TABLE jobs ADD COLUMN expected_version bigint;
+CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
+
+-- Set while the answer is not known yet: it is that of this job.
+ALTER TABLE idempotency ADD COLUMN job_id text COLLATE "C" REFERENCES jobs (id) ON DELETE CASCADE;
+CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
+"""
+
+# Jobs have a lane, a caller and a turn; waiting jobs keep their order.
+_VERSION_3 = f"""
+ALTER TABLE jobs ADD COLUMN caller text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN lane text COLLATE "C" NOT NULL DEFAULT 'long';
+ALTER TABLE jobs ADD COLUMN turn bigint NOT NULL DEFAULT 0;
+UPDATE jobs SET turn = seq;
+UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
+CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
+CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
+"""  # noqa: S608
+
+# Failed jobs keep their bytes, crashes of engines are counted, and the duration of jobs is measured.
+_VERSION_4 = """
+ALTER TABLE jobs
+  ADD COLUMN retryable boolean NOT NULL DEFAULT false,
+  ADD COLUMN crashes integer NOT NULL DEFAULT 0,
+  ADD COLUMN rests_until text COLLATE "C";
+CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
+  WHERE status = 'queued';
+CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
+CREATE TABLE measures (
+  work text COLLATE "C" PRIMARY KEY,
+  jobs double precision NOT NULL,
+  bytes double precision NOT NULL,
+  seconds double precision NOT NULL,
+  squares double precision NOT NULL,
+  products double precision NOT NULL
+);
+"""
+
+# Every change of a document has a number, which a separate index follows.
+_VERSION_5 = """
+ALTER TABLE base ADD COLUMN changes bigint NOT NULL DEFAULT 1;
 CREATE TABLE index_changes (generation bigint PRIMARY KEY, document_id bigint);
 """
 
@@ -422,6 +440,10 @@ CREATE TABLE question_texts (text text COLLATE "C" PRIMARY KEY, counted_at text 
 """
 
 MIGRATIONS: Sequence[str] = (
+    _VERSION_1,
+    _VERSION_2,
+    _VERSION_3,
+    _VERSION_4,
     _VERSION_5,
     _VERSION_6,
     _VERSION_7,
@@ -442,9 +464,7 @@ MIGRATIONS: Sequence[str] = (
     _VERSION_20,
     _VERSION_21,
 )
-"""The first one makes the layout of number `OLDEST`, each further one the next layout."""
-OLDEST = 5
-LATEST = OLDEST + len(MIGRATIONS) - 1
+"""The migration at index n leads from version n to version n + 1."""
 
 
 async def migrate(db: Db, address: Address, migrations: Sequence[str], *, unfinished: bool = False) -> None:
@@ -466,13 +486,10 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[str], unfinis
     async with db.transaction():
         await rows(db, "SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
         version = await _version(db, address)
-        latest = OLDEST + len(migrations) - 1
-        if version > latest:
-            raise BaseTooNew(address, version, latest)
-        if version == latest:
+        if version > len(migrations):
+            raise BaseTooNew(address, version, len(migrations))
+        if version == len(migrations):
             return False
-        if 0 < version < OLDEST:
-            raise NotABase(address, BEFORE_3)
         if version:
             # Wait for changes in flight; later ones then see the new version. Before version 6 changes locked
             # the row of the base.
@@ -480,9 +497,8 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[str], unfinis
             await rows(db, "SELECT FROM base FOR UPDATE")
         elif unfinished:
             await db.execute(MARK)
-        reached = version + 1 if version else OLDEST
-        await db.execute(migrations[reached - OLDEST])
-        await rows(db, "UPDATE layout SET version = ?", (reached,))
+        await db.execute(migrations[version])
+        await rows(db, "UPDATE layout SET version = ?", (version + 1,))
         return True
 
 

@@ -31,7 +31,7 @@ from kb_engine.store.sqlite.copying import copied
 from kb_engine.store.sqlite.damage import reindexed
 from kb_engine.store.sqlite.opening import made_at, restoring
 from kb_engine.store.sqlite.originals import originals_of
-from kb_engine.store.sqlite.schema import LATEST, is_unfinished
+from kb_engine.store.sqlite.schema import MIGRATIONS, is_unfinished
 from kb_engine.store.sqlite.segments import folder_of
 from kb_engine.store.sqlite.sqlite_store import run_to_end
 from kb_engine.store.store import utc_now
@@ -122,7 +122,7 @@ def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
         manifest = msgspec.json.decode((copy / MANIFEST).read_bytes(), type=Backup)
     except (OSError, msgspec.MsgspecError) as error:
         raise BackupRefused(f"{copy}: this is no copy of a base ({error})") from error
-    if manifest.layout > LATEST:
+    if manifest.layout > len(MIGRATIONS):
         raise BackupRefused(f"{copy}: a later version of kb has made it. Install that one.")
     _check_free(database, spool)
     with _failures(copy):
@@ -217,8 +217,8 @@ def _snapshot(database: Path, to: Path) -> dict[str, set[str]]:
     with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)) as source:
         source.set_busy_timeout(60_000)
         with copied(source, to) as copy:
-            if (layout := int(copy.pragma("user_version"))) != LATEST:
-                why = f"its layout is number {layout}, that of this version {LATEST}"
+            if (layout := int(copy.pragma("user_version"))) != len(MIGRATIONS):
+                why = f"its layout is number {layout}, that of this version {len(MIGRATIONS)}"
                 raise BackupRefused(
                     f"{database}: {why}. Copy it with the version of the engine that uses it."
                 )

@@ -1,4 +1,4 @@
-"""The layout of a base, and the migrations from each earlier layout since version 3.0.0.
+"""The layout of a base, and the migrations from each earlier layout.
 
 `PRAGMA user_version` is the number of the last migration. All that a base needs run in one transaction: an
 interrupted one leaves the layout that it had, of which there is a copy, and none in between, which no version
@@ -8,22 +8,24 @@ once released: a new layout is a new migration.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 
 from kb_contracts.semantics.documents import note_hash, text_digest
-from kb_engine.store.port import BEFORE_3, UNFINISHED, BaseTooNew, EmbedderIdentity, NotABase
+from kb_engine.index.words import TOKENIZER, index_text
+from kb_engine.store.port import UNFINISHED, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.repository.content import passages_hash
 from kb_engine.store.sqlite.connection import rows, set_meta, transaction, value
 from kb_engine.store.sqlite.copying import keep_layout
+from kb_engine.turns import SHORT_BYTES
 
 Migration = str | Callable[[apsw.Connection], None]
 """SQL, or a function if SQL does not suffice."""
 
-# The layout of version 3.0.0.
-_VERSION_8 = """
+_VERSION_1 = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE documents (
@@ -38,47 +40,14 @@ CREATE TABLE documents (
   size_bytes INTEGER NOT NULL,
   sha256 TEXT NOT NULL,
   metadata TEXT NOT NULL DEFAULT '{}',
-  created_at TEXT NOT NULL,
-  updated_at TEXT,
-  version INTEGER NOT NULL DEFAULT 1,
-  dedup_scope TEXT NOT NULL DEFAULT '',
-  source_type TEXT,
-  status TEXT NOT NULL DEFAULT 'searchable',
-  status_reason TEXT,
-  extraction_method TEXT NOT NULL DEFAULT 'unknown',
-  pages INTEGER,
-  chunk_count INTEGER NOT NULL DEFAULT 0,
-  token_count INTEGER NOT NULL DEFAULT 0
+  created_at TEXT NOT NULL
 );
-CREATE INDEX documents_by_content ON documents (sha256, kind, dedup_scope);
-CREATE INDEX documents_by_creation ON documents (created_at);
-CREATE INDEX documents_by_update ON documents (updated_at);
-CREATE INDEX documents_counted ON documents (doc_type, status, size_bytes, chunk_count);
--- What collections add up, document by document, without reading the rows, whose metadata may be long.
-CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
 
 CREATE TABLE note_texts (
   document_id INTEGER PRIMARY KEY REFERENCES documents (id) ON DELETE CASCADE,
   text TEXT NOT NULL
 );
 
-CREATE TABLE document_sources (
-  id INTEGER PRIMARY KEY,
-  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
-  source_path TEXT NOT NULL,
-  UNIQUE (document_id, source_path)
-);
-CREATE INDEX document_sources_by_path ON document_sources (source_path, document_id);
-
-CREATE TABLE document_tags (
-  id INTEGER PRIMARY KEY,
-  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
-  tag TEXT NOT NULL,
-  UNIQUE (document_id, tag)
-);
-CREATE INDEX document_tags_by_tag ON document_tags (tag, document_id);
-
--- `tokens` is NULL in chunks of bases from before version 3.0.0.
 CREATE TABLE chunks (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   uid TEXT NOT NULL,
@@ -89,7 +58,6 @@ CREATE TABLE chunks (
   heading TEXT,
   first INTEGER NOT NULL,
   beyond INTEGER NOT NULL,
-  tokens INTEGER,
   UNIQUE (document_id, position)
 );
 
@@ -98,17 +66,63 @@ CREATE TABLE vectors (
   vector BLOB NOT NULL
 );
 
--- The collections that have a description; `target_audience` and `usage_scenarios` are JSON, or NULL.
-CREATE TABLE collections (
-  id TEXT PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
-  description TEXT NOT NULL,
-  created_by TEXT NOT NULL,
-  target_audience TEXT,
-  usage_scenarios TEXT,
-  created_at TEXT NOT NULL,
-  updated_at TEXT NOT NULL
-) WITHOUT ROWID;
+CREATE TABLE document_tags (
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  tag TEXT NOT NULL,
+  PRIMARY KEY (document_id, tag)
+);
+
+CREATE VIRTUAL TABLE chunk_text USING fts5 (
+  text, content = 'chunks', content_rowid = 'id', tokenize = 'porter unicode61'
+);
+"""
+
+_VERSION_2_DOCUMENTS = """
+ALTER TABLE documents ADD COLUMN updated_at TEXT;
+ALTER TABLE documents ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE documents ADD COLUMN dedup_scope TEXT NOT NULL DEFAULT '';
+ALTER TABLE documents ADD COLUMN source_type TEXT;
+ALTER TABLE documents ADD COLUMN status TEXT NOT NULL DEFAULT 'searchable';
+ALTER TABLE documents ADD COLUMN status_reason TEXT;
+ALTER TABLE documents ADD COLUMN extraction_method TEXT NOT NULL DEFAULT 'unknown';
+ALTER TABLE documents ADD COLUMN pages INTEGER;
+ALTER TABLE documents ADD COLUMN chunk_count INTEGER NOT NULL DEFAULT 0;
+
+UPDATE documents SET
+  updated_at = created_at,
+  chunk_count = (SELECT count(*) FROM chunks WHERE document_id = documents.id);
+UPDATE documents SET status = 'empty', status_reason = 'No text was found.' WHERE chunk_count = 0;
+UPDATE documents SET dedup_scope = coalesce((
+  SELECT tag FROM document_tags WHERE document_id = documents.id AND tag GLOB 'collection:*'
+  ORDER BY rowid DESC LIMIT 1), '');
+
+CREATE INDEX documents_by_content ON documents (sha256, kind, dedup_scope);
+CREATE INDEX documents_by_creation ON documents (created_at);
+CREATE INDEX documents_by_update ON documents (updated_at);
+CREATE INDEX documents_counted ON documents (doc_type, status, size_bytes, chunk_count);
+"""
+
+_VERSION_2_TABLES = """
+CREATE TABLE document_sources (
+  id INTEGER PRIMARY KEY,
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  source_path TEXT NOT NULL,
+  UNIQUE (document_id, source_path)
+);
+CREATE INDEX document_sources_by_path ON document_sources (source_path, document_id);
+INSERT INTO document_sources (document_id, source_path)
+  SELECT id, source_path FROM documents WHERE source_path IS NOT NULL ORDER BY id;
+
+ALTER TABLE document_tags RENAME TO document_tags_1;
+CREATE TABLE document_tags (
+  id INTEGER PRIMARY KEY,
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  tag TEXT NOT NULL,
+  UNIQUE (document_id, tag)
+);
+CREATE INDEX document_tags_by_tag ON document_tags (tag, document_id);
+INSERT INTO document_tags (document_id, tag) SELECT document_id, tag FROM document_tags_1 ORDER BY rowid;
+DROP TABLE document_tags_1;
 
 CREATE TABLE jobs (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -138,30 +152,93 @@ CREATE TABLE jobs (
   error_message TEXT,
   created_at TEXT NOT NULL,
   started_at TEXT,
-  finished_at TEXT,
-  force_ocr INTEGER NOT NULL DEFAULT 0,
-  new_title TEXT,
-  expected_version INTEGER,
-  caller TEXT NOT NULL DEFAULT '',
-  lane TEXT NOT NULL DEFAULT 'long',
-  turn INTEGER NOT NULL DEFAULT 0,
-  retryable INTEGER NOT NULL DEFAULT 0,
-  crashes INTEGER NOT NULL DEFAULT 0,
-  rests_until TEXT
+  finished_at TEXT
 );
-CREATE INDEX jobs_by_status ON jobs (status, seq);
-CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
-CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
-CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
-CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
-CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
-  WHERE status = 'queued';
-CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
 -- A table of its own: a job is rewritten with every step reported, a text of a megabyte should not be.
 CREATE TABLE job_texts (
   job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
   text TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX jobs_by_status ON jobs (status, seq);
+CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
+
+CREATE TABLE idempotency (
+  credential TEXT NOT NULL,
+  operation TEXT NOT NULL,
+  key TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  answer BLOB NOT NULL,
+  created_at TEXT NOT NULL,
+  PRIMARY KEY (credential, operation, key)
+) WITHOUT ROWID;
+CREATE INDEX idempotency_by_age ON idempotency (created_at);
+
+INSERT INTO meta SELECT 'last_updated', max(updated_at) FROM documents
+  HAVING count(*) > 0;
+"""
+
+_VERSION_2_WORDS = f"""
+DROP TABLE chunk_text;
+CREATE VIRTUAL TABLE words USING fts5 (
+  title, heading, text, content = '', contentless_delete = 1, tokenize = '{TOKENIZER}'
+);
+"""
+
+
+# Collections have descriptions (`target_audience` and `usage_scenarios` are JSON, or NULL); tokens are
+# counted.
+_VERSION_3 = """
+CREATE TABLE collections (
+  id TEXT PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  description TEXT NOT NULL,
+  created_by TEXT NOT NULL,
+  target_audience TEXT,
+  usage_scenarios TEXT,
+  created_at TEXT NOT NULL,
+  updated_at TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- NULL in chunks of earlier layouts; their documents' sums are an estimate, four characters a token.
+ALTER TABLE chunks ADD COLUMN tokens INTEGER;
+ALTER TABLE documents ADD COLUMN token_count INTEGER NOT NULL DEFAULT 0;
+UPDATE documents SET token_count = (
+  SELECT coalesce(sum((length(text) + 3) / 4), 0) FROM chunks WHERE document_id = documents.id);
+
+-- What collections add up, document by document, without reading the rows, whose metadata may be long.
+CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
+"""
+
+# An update of a note is a job; the idempotency keys waiting for it get its outcome as their response.
+_VERSION_5 = """
+ALTER TABLE jobs ADD COLUMN new_title TEXT;
+ALTER TABLE jobs ADD COLUMN expected_version INTEGER;
+CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
+
+-- Set while the answer is not known yet: it is that of this job.
+ALTER TABLE idempotency ADD COLUMN job_id TEXT REFERENCES jobs (id) ON DELETE CASCADE;
+CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
+"""
+
+# Jobs have a lane, a caller and a turn; waiting jobs keep their order.
+_VERSION_6 = f"""
+ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN lane TEXT NOT NULL DEFAULT 'long';
+ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET turn = seq;
+UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
+CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
+CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
+"""  # noqa: S608
+
+# Failed jobs keep their bytes, crashes of the engine are counted, and the duration of jobs is measured.
+_VERSION_7 = """
+ALTER TABLE jobs ADD COLUMN retryable INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN rests_until TEXT;
+CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
+  WHERE status = 'queued';
+CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
 CREATE TABLE measures (
   work TEXT PRIMARY KEY,
   jobs REAL NOT NULL,
@@ -170,29 +247,17 @@ CREATE TABLE measures (
   squares REAL NOT NULL,
   products REAL NOT NULL
 ) WITHOUT ROWID;
+"""
 
--- `job_id` is set while the answer is not known yet: it is that of this job.
-CREATE TABLE idempotency (
-  credential TEXT NOT NULL,
-  operation TEXT NOT NULL,
-  key TEXT NOT NULL,
-  fingerprint TEXT NOT NULL,
-  answer BLOB NOT NULL,
-  created_at TEXT NOT NULL,
-  job_id TEXT REFERENCES jobs (id) ON DELETE CASCADE,
-  PRIMARY KEY (credential, operation, key)
-) WITHOUT ROWID;
-CREATE INDEX idempotency_by_age ON idempotency (created_at);
-CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
-
--- Every change of a document has a number, which a separate index follows.
+# Every change of a document has a number, which a separate index follows.
+_VERSION_8 = """
 CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
 INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
 """
 
 # Words and vectors are indexed in files beside the base, which holds their list.
 _VERSION_9 = """
-DROP TABLE IF EXISTS words;
+DROP TABLE words;
 CREATE TABLE index_segments (
   name TEXT PRIMARY KEY,
   first INTEGER NOT NULL,
@@ -301,10 +366,37 @@ def _seventeenth(db: apsw.Connection) -> None:
         db.execute("UPDATE versions SET text_hash = ? WHERE id = ?", (text_digest(text)[0], number))
 
 
+def _second(db: apsw.Connection) -> None:
+    """Documents record their last change; jobs and idempotency keys become durable; CJK words are indexed."""
+    db.execute(_VERSION_2_DOCUMENTS)
+    db.execute(_VERSION_2_TABLES)
+    db.execute(_VERSION_2_WORDS)
+    for document_id, metadata in rows(db, "SELECT id, metadata FROM documents WHERE metadata <> '{}'"):
+        source_type = json.loads(metadata).get("source_type")
+        known = source_type if isinstance(source_type, str) else None
+        db.execute("UPDATE documents SET source_type = ? WHERE id = ?", (known, document_id))
+    for chunk in db.execute(
+        "SELECT c.id, d.title, c.heading, c.text FROM chunks c JOIN documents d ON d.id = c.document_id"
+    ):
+        chunk_id, *texts = chunk
+        prepared = [index_text(str(text or "")) for text in texts]
+        db.execute(
+            "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", (chunk_id, *prepared)
+        )
+
+
 _OURS = {"meta", "documents", "chunks"}
 """Tables of every layout. They identify a base, because other programs use `user_version` too."""
 
 MIGRATIONS: tuple[Migration, ...] = (
+    _VERSION_1,
+    _second,
+    _VERSION_3,
+    # A job records whether its file is read by OCR even if it contains text.
+    "ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0",
+    _VERSION_5,
+    _VERSION_6,
+    _VERSION_7,
     _VERSION_8,
     _VERSION_9,
     _VERSION_10,
@@ -320,9 +412,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     "ALTER TABLE documents ADD COLUMN fidelity TEXT",
     _VERSION_19,
 )
-"""The first one makes the layout of number `OLDEST`, each further one the next layout."""
-OLDEST = 8
-LATEST = OLDEST + len(MIGRATIONS) - 1
+"""The migration at index n leads from version n to version n + 1."""
 
 
 def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
@@ -336,23 +426,19 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
     tables = {name for (name,) in rows(db, "SELECT name FROM sqlite_schema")}
     if tables - {UNFINISHED} if version == 0 else version < 0 or not tables >= _OURS:
         raise NotABase(path, "it belongs to another program. Name another file.")
-    latest = OLDEST + len(migrations) - 1
-    if version > latest:
-        raise BaseTooNew(path, version, latest)
-    if version == latest:
-        return
-    if 0 < version < OLDEST:
-        raise NotABase(path, BEFORE_3)
-    if version:
+    if version > len(migrations):
+        raise BaseTooNew(path, version, len(migrations))
+    if 0 < version < len(migrations):
         keep_layout(db, path, version)
-    done = version - OLDEST + 1 if version else 0
+    if version == len(migrations):
+        return
     with transaction(db):
-        for step in migrations[done:]:
+        for step in migrations[version:]:
             if isinstance(step, str):
                 db.execute(step)
             else:
                 step(db)
-        db.pragma("user_version", latest)
+        db.pragma("user_version", len(migrations))
 
 
 def is_unfinished(db: apsw.Connection) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from kb_engine.store.port import EmbedderIdentity, StoreEvent
 from kb_engine.store.postgres.connection import Connections
 from kb_engine.store.postgres.opening import reindex_postgres
-from kb_engine.store.postgres.schema import LATEST
+from kb_engine.store.postgres.schema import MIGRATIONS
 from kb_engine.store.postgres.search import building
 from kb_engine.store.postgres.search.building import (
     VALID,
@@ -163,7 +163,7 @@ async def test_an_engine_makes_the_index_beside_its_work_and_again_where_that_fa
     monkeypatch.setattr(building, "CHECK_SECONDS", 0.01)
     await database.execute("CREATE VIEW vectors_by_meaning AS SELECT 1")  # occupies the index's name
     connections = Connections(database.address, SEARCH_PATH)
-    keeping = asyncio.create_task(keep_index(connections, database.address, SEARCH_PATH, 1, LATEST))
+    keeping = asyncio.create_task(keep_index(connections, database.address, SEARCH_PATH, 1, len(MIGRATIONS)))
     try:
         await base.note("a", vectors=[axis(0)])
         assert await nearest(base) == [1]

@@ -17,7 +17,7 @@ from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import BaseInUse, BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
 from kb_engine.store.postgres import opening as postgres
-from kb_engine.store.postgres.schema import LATEST
+from kb_engine.store.postgres.schema import MIGRATIONS
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import opening as sqlite
 from tests.support.patience import ANSWER_SECONDS
@@ -187,13 +187,13 @@ async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(databas
     loop = asyncio.get_running_loop()
 
     def embed(passages: Sequence[Passage]) -> Vectors:
-        migrated = database.execute(f"UPDATE layout SET version = {LATEST + 1}")
+        migrated = database.execute(f"UPDATE layout SET version = {len(MIGRATIONS) + 1}")
         asyncio.run_coroutine_threadsafe(migrated, loop).result(ANSWER_SECONDS)
         return embed_passages(passages)
 
     with pytest.raises(BaseTooNew):
         await reindex(database, embed=embed)
-    await database.execute(f"UPDATE layout SET version = {LATEST}")
+    await database.execute(f"UPDATE layout SET version = {len(MIGRATIONS)}")
     async with opened(database) as base:
         assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
     await reindex(database)

@@ -120,7 +120,7 @@ async def test_a_base_of_the_layout_before_knows_its_sources(tmp_path: Path) -> 
     """A moved document is in the scope of its collection; one without a source has none."""
     path = tmp_path / "kb.db"
     with direct(path) as db:
-        migrate(db, path, MIGRATIONS[:4])
+        migrate(db, path, MIGRATIONS[:11])
         db.executemany(
             "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, created_at, "
             "updated_at, dedup_scope, source_path) "

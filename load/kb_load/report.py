@@ -200,22 +200,24 @@ def read_history(path: Path) -> list[Moment]:
         return moments(csv.DictReader(file))
 
 
-def read_entries(path: Path) -> list[Entry]:
-    """Return the statistics of each tool at each version from Locust's CSV file."""
+def read_figures(path: Path) -> Figures:
+    """Return the statistics of each tool at each version from Locust's CSV file, which ends with the sums."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [
-            Entry(
-                tool=row["Name"],
-                era=row["Type"],
-                calls=int(row["Request Count"]),
-                failures=int(row["Failure Count"]),
-                p50=_number(row["50%"]),
-                p95=_number(row["95%"]),
-                p99=_number(row["99%"]),
-            )
-            for row in csv.DictReader(file)
-            if row["Name"] != "Aggregated"
-        ]
+        rows = list(csv.DictReader(file))
+    rate = _number(rows[-1]["Requests/s"]) if rows else 0.0
+    entries = [
+        Entry(
+            tool=row["Name"],
+            era=row["Type"],
+            calls=int(row["Request Count"]),
+            failures=int(row["Failure Count"]),
+            p50=_number(row["50%"]),
+            p95=_number(row["95%"]),
+            p99=_number(row["99%"]),
+        )
+        for row in rows[:-1]
+    ]
+    return Figures(seconds=int(rows[-1]["Request Count"]) / rate if rate else 0.0, entries=entries)
 
 
 def moments(rows: Iterable[Mapping[str, str]]) -> list[Moment]:

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kb_load.messages import LoadedBase, refusal
-from kb_load.plan import CURVES, BudgetsUnreadable, Figures, Plan, broken, broken_by_soak, read_budgets
+from kb_load.plan import CURVES, BudgetsUnreadable, Plan, broken, broken_by_soak, read_budgets
 from kb_load.processes import LOOPBACK, NotReady, Sampler, clean_environment, describe, free_port, running
-from kb_load.report import Run, read_entries, read_history, text, write_report
+from kb_load.report import Run, read_figures, read_history, text, write_report
 
 KEY = "a-key-for-the-load"
 STATISTICS, PAGE = "locust_stats.csv", "report.html"
@@ -71,9 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (statistics := options.out / STATISTICS).exists():
         sys.stderr.write(f"load: Locust ended with {status} and left no figures\n")
         return 1
-    history = read_history(options.out / "locust_stats_history.csv")
-    seconds = min(plan.seconds, history[-1].seconds if history else 0)
-    figures = Figures(seconds=seconds, entries=read_entries(statistics))
+    figures = read_figures(statistics)
     complaints = broken(budgets, figures, plan.mean_users)
     complaints += broken_by_soak(budgets.soak, sampler.samples, figures.seconds)
     run = Run(
@@ -81,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine=machine,
         command=shlex.join(["python", "-m", "kb_load.run", *given]),
         figures=figures,
-        history=history,
+        history=read_history(options.out / "locust_stats_history.csv"),
         samples=sampler.samples,
         budgets=budgets,
         complaints=complaints,

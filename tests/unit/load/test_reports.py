@@ -25,7 +25,7 @@ from kb_load.plan import (
     read_budgets,
 )
 from kb_load.processes import Machine, Sample, describe, slope
-from kb_load.report import Moment, Run, Sheet, moments, percentile, plot, table, text
+from kb_load.report import Moment, Run, Sheet, moments, percentile, plot, read_figures, table, text
 from tests.support.stack import ROOT
 
 
@@ -311,6 +311,13 @@ def test_the_figures_stand_beside_their_budgets_and_the_machine() -> None:
     shown = [line.split() for line in text(run([])).splitlines()]
     assert shown[1] == ["kb_search", "2025-11-25", "10", "1", "1", "2", "3", "250"]
     assert " ".join(shown[-2]) == MACHINE.line()
+
+
+def test_a_run_is_as_long_as_locust_counts_it(tmp_path: Path) -> None:
+    path, head = tmp_path / "stats.csv", "Type,Name,Request Count,Failure Count,Requests/s,50%,95%,99%"
+    path.write_text(f"{head}\n2026-07-28,kb_get,10,1,2.0,5,6,N/A\n,Aggregated,10,1,2.0,5,6,N/A\n")
+    entry = Entry(tool="kb_get", era="2026-07-28", calls=10, failures=1, p50=5, p95=6, p99=0)
+    assert read_figures(path) == Figures(seconds=5.0, entries=[entry])
 
 
 def test_this_machine_is_described() -> None:

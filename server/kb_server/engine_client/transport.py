@@ -43,7 +43,9 @@ _EYEBALLS_SECONDS = 0.25
 _FIRST_CHECK_SECONDS, _LAST_CHECK_SECONDS = 0.2, 10.0
 """Longest pause before the first health check of an address that failed, and before any, in seconds."""
 SILENT_SECONDS = 5.0
-"""Silence of an address with requests under way after which its health is checked, in seconds."""
+"""Silence of an address with requests under way after which its health is checked, and of this check, in
+seconds.
+"""
 _UNAVAILABLE = frozenset({502, 503, 504})
 _SMALL_BYTES = 64 * 1024
 """Maximum size of a body that is sent in one piece with its head, in bytes; else it goes in blocks."""
@@ -226,18 +228,22 @@ class Pool:
         else:
             await self._places.acquire()
         try:
-            if self._idle:
-                kept, _ = self._idle.popitem()
-                break_offs = self._break_offs
-                try:
-                    return await self._over(kept, request)
-                except EngineUnreachable:
-                    if kept.has_received or self._is_closed or break_offs < self._break_offs:
-                        raise
-                self._lost()
-            return await self._over(await self._connect(request.read_timeout), request)
+            return await self.at_once(request)
         finally:
             self._places.release()
+
+    async def at_once(self, request: EngineRequest) -> RawResponse:
+        """Like `exchange`, even beyond the maximum of connections."""
+        if self._idle:
+            kept, _ = self._idle.popitem()
+            break_offs = self._break_offs
+            try:
+                return await self._over(kept, request)
+            except EngineUnreachable:
+                if kept.has_received or self._is_closed or break_offs < self._break_offs:
+                    raise
+            self._lost()
+        return await self._over(await self._connect(request.read_timeout), request)
 
     async def _over(self, connection: Connection, request: EngineRequest) -> RawResponse:
         request.has_left = True
@@ -309,12 +315,15 @@ class _Address:
     def load(self) -> tuple[bool, int, int]:
         return self.checking is not None, self.under_way, self.turn
 
-    async def check(self, operation: AnyOperation) -> int | None:
-        """Return the status of the response to a check of its health, or None without a response."""
+    async def check(self, operation: AnyOperation, seconds: float) -> int | None:
+        """Return the status of the response to a check of its health, or None without a response.
+
+        Requests that wait for their responses on all connections do not delay it.
+        """
         line = f"GET {self.base.raw_path.rstrip('/')}{operation.path} HTTP/1.1\r\nHost: \r\n\r\n"
-        request = EngineRequest(operation, self.named(line.encode()), HEALTH_SECONDS)
+        request = EngineRequest(operation, self.named(line.encode()), seconds)
         try:
-            return (await self.pool.exchange(request)).status
+            return (await self.pool.at_once(request)).status
         except EngineFault:
             return None
 
@@ -337,7 +346,7 @@ class Addresses:
 
     A host without power closes no connection, nor does a stopped process. So if requests are under way and
     there is no response for `SILENT_SECONDS`, the liveness of the process is checked; if that is silent, too,
-    all requests are broken off.
+    and another address is ready, all requests are broken off.
     """
 
     def __init__(
@@ -416,7 +425,7 @@ class Addresses:
             made += 1
             pause = jittered(made, base=_FIRST_CHECK_SECONDS, cap=_LAST_CHECK_SECONDS, random=self._jitter)
             await self._clock.sleep(pause)
-            if await one.check(GET_READINESS) not in {None, *_UNAVAILABLE}:
+            if await one.check(GET_READINESS, HEALTH_SECONDS) not in {None, *_UNAVAILABLE}:
                 one.checking = None
                 return
 
@@ -425,10 +434,12 @@ class Addresses:
         while one.under_way:
             before = one.responses
             await self._clock.sleep(SILENT_SECONDS)
-            is_silent = one.under_way and one.responses == before
-            if is_silent and await one.check(GET_HEALTH) is None:
+            if not one.under_way or one.responses > before:
+                continue
+            if await one.check(GET_HEALTH, SILENT_SECONDS) is None and one.responses == before:
                 self._is_away(one)
-                one.pool.break_off()
+                if any(each.checking is None for each in self._all):
+                    one.pool.break_off()
         one.watching = None
 
 

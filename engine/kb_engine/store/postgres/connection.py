@@ -231,8 +231,14 @@ class Connections:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Db]:
         """Acquire a connection for a block. Raises `EngineError` and the exceptions of asyncpg."""
-        pool = await self._opened()
-        db = await pool.acquire(timeout=ACQUIRE_SECONDS)
+        while True:
+            pool = await self._opened()
+            try:
+                db = await pool.acquire(timeout=ACQUIRE_SECONDS)
+                break
+            except asyncpg.InterfaceError:
+                if not pool.is_closing():
+                    raise
         try:
             yield db
         except asyncpg.InternalClientError:
@@ -293,7 +299,10 @@ class Connections:
             return self._pool
 
     def break_off(self) -> None:
-        """Break off all statements, whose server is silent: they are lost with their connections."""
+        """Break off all statements, whose server is silent: they are lost with their connections.
+
+        Acquisitions that wait get a new connection.
+        """
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()

@@ -21,7 +21,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Bounds, Idempotency, JobProgress, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import postgres_store as postgres_store
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres.connection import LISTENER, WRITERS, connect
+from kb_engine.store.postgres.connection import CONNECTIONS, LISTENER, WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state, updates
 from kb_engine.store.repository.transaction import Read
@@ -338,16 +338,18 @@ async def test_an_engine_listens_and_reads_anew_when_the_server_stops_answering(
         stopped.append(process)
 
     async def reading(read: Read) -> int:
-        if not stopped:
+        if len(stopped) <= CONNECTIONS:
             stop(await read.value("SELECT pg_backend_pid()"))
-            stop(two.other.store._listener)
         return int(await read.value("SELECT 7"))
 
     two.other.store.subscribe(events.put_nowait)
     async with asyncio.timeout(JOB_SECONDS):
         assert (await events.get()).kind == "resumed"
+        stop(two.other.store._listener)
         try:
-            assert await two.other.store.read(reading) == 7
+            # The last one waits for a connection.
+            reads = [two.other.store.read(reading) for _ in range(CONNECTIONS + 1)]
+            assert set(await asyncio.gather(*reads)) == {7}
             assert (await events.get()).kind == "resumed"
         finally:
             for process in stopped:

@@ -18,7 +18,7 @@ from tests.support.stores import Base, Place, new_note, opened, prepared, refuse
 
 MINE, THEIRS = "collection:mine", "collection:theirs"
 TABLES = re.compile(
-    r"\b(?:FROM|JOIN|UPDATE|INTO) "
+    r"(?:\b(?:FROM|JOIN|UPDATE|INTO) |\.insert\(\")"
     r"(documents|document_tags|document_sources|versions|jobs|collections|chunks|note_texts|feedback)\b"
 )
 BOUNDED = re.compile(r"\b(?:within|version_within|job_within|of_document|_names)\(")
@@ -41,6 +41,7 @@ UNBOUNDED = {
     "documents.has": "asked of arrivals, and after `versions.find`",
     "documents.detail": "of a document that was found",
     "documents._chunk_at": "of a document that was found",
+    "documents.insert": "a new document",
     "documents.commit": "of a document that is held",
     "documents.raise_version": "of a document that is held",
     "documents._remove": "of a document that is held",
@@ -85,6 +86,7 @@ UNBOUNDED = {
     "state.documents_after": "an index's own",
     "state._documents": "an index's own",
     "transfer.document_ids": "a command that moves a base",
+    "transfer.put_records": "a command that moves a base",
     "transfer.record": "a command that moves a base",
     "transfer.jobs_by_status": "a command that moves a base",
     "versions.detail": "of a version that `_check_kept` has found",

@@ -456,40 +456,53 @@ class TestSeveralAddresses:
             await both.exchange(request())
             assert not away.heads[-1].startswith(b"GET /readyz")
 
-    async def test_requests_leave_an_address_that_falls_silent_unless_its_process_lives(
+    async def test_requests_leave_an_address_that_falls_silent_unless_its_process_lives_or_all_are_away(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(f"{TRANSPORT}.HEALTH_SECONDS", SILENCE)
-        is_due, lives = asyncio.Semaphore(0), True
+        """Requests that wait on all connections do not delay the check."""
+        monkeypatch.setattr(f"{TRANSPORT}.SILENT_SECONDS", SILENCE)
+        monkeypatch.setattr(f"{TRANSPORT}._CONNECTIONS", 2)
+        is_due, lives, is_ready = asyncio.Semaphore(0), True, True
 
         async def sleep(seconds: float) -> None:
-            await (is_due.acquire() if seconds == SILENT_SECONDS else long_pause(seconds))
+            await (is_due.acquire() if seconds == SILENCE else long_pause(seconds))
 
         async def falls_silent(reader: Reader, writer: Writer) -> None:
             first = len(stopped.heads) == 1
             alive = lives and stopped.heads[-1].startswith(b"GET /healthz HTTP/1.1\r\n")
             await (ok if first or alive else silent)(reader, writer)
 
+        async def may_be_ready(reader: Reader, writer: Writer) -> None:
+            await (ok if is_ready else unavailable)(reader, writer)
+
         async with (
             peer(falls_silent) as stopped,
-            peer(ok) as other,
+            peer(may_be_ready) as other,
             addresses_of(stopped, other, sleep=sleep) as both,
         ):
             for _ in range(2):
                 await both.exchange(request())
-            kept, waiting = request(), None
-            waiting = asyncio.create_task(both.exchange(kept))
+            waiting = [asyncio.create_task(both.exchange(request()))]
             await eventually_async(partial(stopped.has_heads, 2), what="the request")
-            for _ in range(3):
+            is_ready = False
+            waiting.append(asyncio.create_task(both.exchange(request())))
+            await eventually_async(partial(stopped.has_heads, 3), what="the request of the other address")
+            for _ in both._all:
+                is_due.release()  # there was a response
+            for lives in (True, False):
                 is_due.release()
-            await eventually_async(partial(stopped.has_heads, 3), what="a health check")
+                await eventually_async(partial(stopped.has_heads, 5 - lives), what="a health check")
+            await eventually_async(lambda: both._all[0].checking is not None, what="the end of the check")
             await turns(20)
-            assert not waiting.done()
-            lives = False
-            is_due.release()
-            assert (await waiting).body == b"OK"
+            assert not any(each.done() for each in waiting)
+            is_ready = True
             await both.exchange(request())
-            assert (len(stopped.heads), len(other.heads)) == (4, 3)
+            is_due.release()
+            assert (await waiting[0]).body == b"OK"
+            with pytest.raises(EngineUnreachable):  # the other address was tried before
+                await waiting[1]
+            await both.exchange(request())
+            assert (len(stopped.heads), len(other.heads)) == (6, 5)
 
     async def test_the_fault_is_raised_when_all_addresses_are_away(self) -> None:
         async with peer(leaves) as one, peer(leaves) as two, addresses_of(one, two, sleep=long_pause) as both:

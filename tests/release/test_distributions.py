@@ -134,6 +134,7 @@ def test_the_installed_command_imports_no_module_of_the_checkout(kb: Path, tmp_p
     assert all(path.startswith(str(kb.parents[1])) for path in done.stdout.split())
 
 
+@pytest.mark.parametrize("kb", ["*.whl"], ids=["wheel"], indirect=True)
 def test_the_simulator_runs_and_is_verified(kb: Path, tmp_path: Path) -> None:
     port = free_port()
     process = Process.start("sim", "--port", str(port), python=str(kb))

@@ -14,6 +14,7 @@ TESTS = ROOT / "tests"
 EXEMPT = (
     TESTS / "support/patience.py",
     TESTS / "support/eventually.py",  # compares the clock with a limit given to it
+    TESTS / "integration/foreign_engine",  # an engine in an image of its own
     TESTS / "integration/inside",  # runs in an image without this folder
     Path(__file__).resolve(),
 )

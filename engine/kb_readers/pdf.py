@@ -63,7 +63,7 @@ _HIGHEST_ROW = 5.0  # of a table, in sizes of the text
 _SECTION = re.compile(r"(?:\d{1,2}\.){0,4}\d{1,2}\.?|[IVX]{1,5}\.|[A-Z]\.")
 # A letter before a further initial is no number: "D. E. Knuth", "A. Bell and C. Dunn".
 _NUMBERED = re.compile(
-    r"(?:(?:\d{1,2}\.){1,4}(?:\d{1,2})?|(?:[IVX]{1,5}|[A-H])\.(?!.*\b[A-ZÀ-Þ]\. )) +[A-ZÀ-Þ]"
+    r"(?:(?:\d{1,2}\.){1,4}(?:\d{1,2})?|[IVX]{2,5}\.|[A-HIVX]\.(?!.*\b[A-ZÀ-Þ]\. )) +[A-ZÀ-Þ]"
 )
 _BOLD_SHARE = 0.3  # maximum share of bold characters in a text with bold headings
 _LEVELS = 6

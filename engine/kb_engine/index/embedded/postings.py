@@ -10,14 +10,14 @@ any block, and scores follow the state of the base at the time of the query.
 
 A term in few rows has a list of these, in ascending order, with a frequency for each. A long list stores only
 the lower half of each row number, and the end of each stretch of 65,536 rows: three bytes per posting instead
-of five. A term in a fifth of all rows or more has a column: a frequency for every row, mostly zero. That is
-even smaller, and a pass over it is five times as fast.
+of five. A term in a fifth of all rows or more has a column: a frequency for every row, mostly zero. A pass
+over it is faster, and from a third of all rows on it is smaller.
 
-Reasons: numpy sums a list in about 3 ns per posting (a cast of the rows, a gather of their length norms, a
-scatter of the sums) and a column in 0.6 ns per row, without a further dependency. A compiled loop takes 1 to
-1.5 ns per posting; for it Numba would add 64 MB of wheels and 1.2 s of import, SciPy's sparse product 35 MB
-and 0.55 s. Precomputed impacts instead of frequencies would save 1 ns per posting, cost three more bytes, and
-be valid for one average length only. So frequencies are scored against lengths at query time.
+Reasons: numpy sums a list of thousands in about 2 ns per posting (a cast of the rows, a gather of their
+length norms, `add.at` these rows) and a column in 0.4 ns per row, without a further dependency. A compiled
+loop takes 1 to 1.5 ns per posting; for it Numba would add 64 MB of wheels and 1.2 s of import, SciPy's sparse
+product 35 MB and 0.55 s. Precomputed impacts instead of frequencies would save 1 ns per posting, cost three
+more bytes, and be valid for one average length only. So frequencies are scored against lengths at query time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import groupby, repeat
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -60,10 +61,12 @@ WIDE = 255
 """Frequencies take a byte; larger ones, from this value on, are stored separately."""
 BISECT = 32
 """Cost of a binary search for one row, in postings of a linear pass."""
-SMALL = 512
+SMALL = 1_024
 """Maximum number of postings of a list that is scored together with its neighbours: for so few, the calls of
 numpy take most of the time.
 """
+SMALL_AT_ONCE = 8_192
+"""Number of postings scored together, about: larger arrays take new memory for each search."""
 FEW = 100
 """If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
 
@@ -191,17 +194,21 @@ class Postings:
             for term, weight in zip(self._find(terms), weights, strict=True)
             if term is not None
         ]
-        small = iter(self._small([term for term, _ in found]) if chosen is None else repeat(False))
-        for is_small, group in groupby(found, lambda _: next(small)):
-            if is_small:
-                self._add_small(list(group), norms, scores)
+        groups = self._groups([term for term, _ in found]) if chosen is None else repeat(None)
+        for group, each in groupby(zip(groups, found, strict=False), itemgetter(0)):
+            weighted = [pair for _, pair in each]
+            if group is not None:
+                self._add_small(weighted, norms, scores)
                 continue
-            for term, factor in group:
+            for term, factor in weighted:
                 for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
                     impacts = self.frequencies_at(places, scores.dtype)
-                    impacts /= norms[targets] + impacts
-                    impacts *= factor
-                    scores[targets] += impacts
+                    if isinstance(targets, slice):
+                        impacts /= norms[targets] + impacts
+                        impacts *= factor
+                        scores[targets] += impacts
+                    else:
+                        _add(impacts, factor, targets, norms, scores)
 
     def holding(self, terms: Terms) -> Mask:
         held = np.zeros(len(self.lengths), np.bool_)
@@ -246,25 +253,43 @@ class Postings:
         rows += upper
         return rows
 
-    def _small(self, terms: Sequence[int]) -> list[bool]:
-        """True for each term with a short list of few postings."""
-        small: list[bool] = ((self.counts[terms] <= SMALL) & (self.starts[terms] < self.short)).tolist()
-        return small
+    def _groups(self, terms: Sequence[int]) -> list[int | None]:
+        """Return the same number for adjacent terms that are scored together: small lists, all short or all
+        long; None for the others.
+        """
+        groups: list[int | None] = []
+        size = 0
+        for start, count in zip(self.starts[terms].tolist(), self.counts[terms].tolist(), strict=True):
+            if count > SMALL or start >= self.listed:
+                groups.append(None)
+            else:
+                size += count
+                groups.append(size // SMALL_AT_ONCE * 2 + (start >= self.short))
+        return groups
 
     def _add_small(self, weighted: Sequence[tuple[int, float]], norms: Floats, scores: Floats) -> None:
-        """Add the BM25 of terms with short lists, given with their factors; term by term, as `add.at` keeps
-        the order.
-        """
+        """Add the BM25 of terms of one group, given with their factors."""
         terms = [term for term, _ in weighted]
         starts, counts = self.starts[terms], self.counts[terms].astype(np.intp)
         ends = counts.cumsum()
         places = np.arange(ends[-1])
         places += np.repeat(starts - ends + counts, counts)
-        rows = self._rows[places].astype(np.intp)
-        impacts = self.frequencies_at(places, scores.dtype)
-        impacts /= norms[rows] + impacts
-        impacts *= np.repeat(np.array([factor for _, factor in weighted], scores.dtype), counts)
-        np.add.at(scores, rows, impacts)
+        factors = np.repeat(np.array([factor for _, factor in weighted], scores.dtype), counts)
+        if starts[0] < self.short:
+            rows = self._rows[places].astype(np.intp)
+        else:
+            rows = self._low_rows[places - self.short].astype(np.intp)
+            rows += self._upper(starts - self.short)
+        _add(self.frequencies_at(places, scores.dtype), factors, rows, norms, scores)
+
+    def _upper(self, starts: NDArray[np.int64]) -> NDArray[np.intp] | int:
+        """Return the upper half of each row of long lists, given by their starts in `low_rows`."""
+        if self._stretches == 1:
+            return 0
+        lists = self._stretch_ends.searchsorted(starts, "right") // self._stretches
+        ends = self._stretch_ends.reshape(-1, self._stretches)[lists]
+        upper = np.tile(np.arange(self._stretches) * STRETCH, len(lists))
+        return np.repeat(upper, np.diff(ends, prepend=starts[:, np.newaxis]).ravel())
 
     def _find(self, terms: Terms) -> list[int | None]:
         """Return the number of each term, see `Terms.numbers`."""
@@ -310,6 +335,15 @@ class Postings:
                 yield part.start + hits, order[hits].astype(np.intp)
 
 
+def _add(
+    frequencies: Floats, factors: Floats | float, rows: NDArray[np.intp], norms: Floats, scores: Floats
+) -> None:
+    """Add the BM25 of postings to the scores, in their order; `frequencies` is overwritten."""
+    frequencies /= norms.take(rows) + frequencies
+    frequencies *= factors
+    np.add.at(scores, rows, frequencies)
+
+
 class _Chosen:
     """Some rows of a block of `size`, ascending."""
 
@@ -343,7 +377,7 @@ def _shared(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[NDArray[
 
 
 def in_memory(
-    keys: NDArray[np.bytes_], counts: Counts, rows: Rows, frequencies: Counts, lengths: NDArray[np.float32]
+    keys: NDArray[np.bytes_], counts: Counts, rows: Rows, frequencies: Rows, lengths: NDArray[np.float32]
 ) -> Postings:
     """Return a block with lists only: for each term, by ascending keys, its rows and their frequencies."""
     wide = np.flatnonzero(frequencies >= WIDE)
@@ -356,7 +390,7 @@ def in_memory(
         stretch_ends=np.empty(0, np.int64),
         frequencies=np.minimum(frequencies, WIDE).astype(np.uint8),
         wide_places=wide,
-        wide_values=frequencies[wide].astype(np.uint32),
+        wide_values=frequencies[wide],
         lengths=lengths,
     )
 
@@ -432,16 +466,20 @@ class RecentView:
             terms.numbers[found] = [numbers.get(text) for text in terms.texts]
         return found
 
-    def _lists(self, terms: Sequence[str]) -> tuple[Counts, Rows, Counts]:
+    def _lists(self, terms: Sequence[str]) -> tuple[Counts, Rows, Rows]:
         """Return the number of postings of each term, then the rows and the frequencies of all."""
         # Copies: an array with an exported buffer cannot grow.
         lists = [self._postings[term].tobytes() for term in terms]
         found = np.frombuffer(b"".join(lists), np.uint64)
         rows = (found >> np.uint64(32)).astype(np.uint32)
+        frequencies = found.astype(np.uint32)  # the lower half
+        counts = np.array([len(each) // found.itemsize for each in lists], np.int64)
         inside = rows < self._size
-        ends = np.cumsum([len(each) // found.itemsize for each in lists], dtype=np.int64)
-        counts = np.diff(np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], ends])])
-        return counts, rows[inside], (found[inside] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        if inside.all():
+            return counts, rows, frequencies
+        inside_before = np.concatenate([[0], np.cumsum(inside)])
+        counts = np.diff(inside_before[np.concatenate([[0], np.cumsum(counts)])])
+        return counts, rows[inside], frequencies[inside]
 
 
 def _parts(whole: slice) -> Iterator[slice]:

@@ -148,7 +148,7 @@ async def test_a_note_is_written_found_edited_and_removed(stack: Stack, browser:
     await browser.press("main form button")
     await browser.until("document.querySelector('#live').innerText.includes('completed')")
     await browser.open(f"{stack.server_url}/?q=how+long+does+marmalade+keep")
-    assert await browser.value("document.querySelector('mark').innerText") == "Marmalade"
+    await browser.until("document.querySelector('mark')?.innerText === 'Marmalade'")
     assert await browser.value("document.querySelectorAll('img').length") == 0
     assert "kb" in await browser.value("document.title")
     await browser.press(".results a")

@@ -281,14 +281,6 @@ class Turns:
 
     waiting: tuple[Turn, ...] = ()
 
-    def add(self, turn: Turn) -> None:
-        """Have a search wait behind the others."""
-        self.waiting += (turn,)
-
-    def remove(self, turn: Turn) -> None:
-        """Remove a search that begins or was cancelled; without effect if it was removed before."""
-        self.waiting = tuple(each for each in self.waiting if each is not turn)
-
 
 class Scanned(NamedTuple):
     """The filtered rows of a block of a segment (a slice: all of them), their cosines, and the maximum error

@@ -483,13 +483,17 @@ class SqliteStore(Store):
         if self._searching.locked() and query.vector is not None and _reads_all_vectors(query):
             shared = vectors.quantise_query(query.vector)
         turn = vectors.Turn(self._turns, shared)
-        self._turns.add(turn)
+        self._turns.waiting += (turn,)
         try:
             async with self._searching:
-                self._turns.remove(turn)
+                self._leave(turn)
                 return await self._readers.run(partial(self._search, query, answer, ahead, turn))
         finally:
-            self._turns.remove(turn)
+            self._leave(turn)
+
+    def _leave(self, turn: vectors.Turn) -> None:
+        """Remove a search that begins or was cancelled from those that wait."""
+        self._turns.waiting = tuple(each for each in self._turns.waiting if each is not turn)
 
     def _search(
         self,

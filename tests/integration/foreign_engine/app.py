@@ -117,7 +117,7 @@ def _read_file(path: Path, request: Row) -> tuple[Row, list[Section]]:
     if request.get("force_ocr") == "true":
         raise Unreadable("ocr_failed", "This engine only reads the text that a PDF holds.")
     data, kind = path.read_bytes(), request["format"]
-    found = read(data, kind)
+    found = read(data, kind, request["charset"])
     made = {
         "sha256": request["sha256"], "size": len(data), "title": found.title or request["filename"],
         "doc_type": TYPES[kind], "format": kind, "pages": found.pages, "same": request["sha256"],

@@ -41,6 +41,7 @@ STATUSES = {
     "unknown_parameter": 422,
     "missing_parameter": 422,
     "contradiction": 422,
+    "undecodable_text": 422,
     "confirmation_required": 422,
     "internal": 500,
 }

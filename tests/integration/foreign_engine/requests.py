@@ -18,11 +18,11 @@ from aiohttp import web
 from .promise import Promise, Refused, parsed
 from .search import mode_of
 from .store import Row
-from .texts import format_of
+from .texts import Unreadable, decoded, format_of
 
 
-def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, str, bytes] | None, dict[str, str]]:
-    """Return the file with its name and type, and the fields, of a multipart body.
+def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, str, str | None, bytes] | None, dict[str, str]]:
+    """Return the file with its name, type and charset, and the fields, of a multipart body.
 
     Raises:
         Refused: it is not multipart, is truncated, or repeats a part.
@@ -50,7 +50,10 @@ def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, str, bytes] | None, 
                     raise Refused("invalid_parameter", "Send one file.", parameter="file")
                 last = re.split(r"[/\\]", named.get("filename", ""))[-1]
                 kind = re.search(r"(?im)^content-type:\s*([\w/+.-]+)", heading)
-                file = ("" if last in {".", ".."} else last, kind[1].lower() if kind else "", content)
+                found = re.search(r'(?im)^content-type:.*;\s*charset="?([^";\s]+)', heading)
+                charset = found[1].lower() if found and found[1].lower() != "utf-8" else None
+                types = kind[1].lower() if kind else "", charset
+                file = ("" if last in {".", ".."} else last, *types, content)
             elif name in fields:
                 raise Refused("invalid_parameter", f"{name} is given twice.", parameter=name)
             else:
@@ -141,7 +144,7 @@ class Requests:
                 raise Refused("unknown_parameter", f"There is no field {name!r}.", parameter=name)
         if file is None or not file[0]:
             raise Refused("missing_parameter", "Send a part `file` with a filename.", parameter="file")
-        filename, content_type, content = file
+        filename, content_type, charset, content = file
         if len(filename) > 255:
             raise Refused("invalid_parameter", "The filename is too long.", parameter="file")
         values: Row = {"title": None, "tags": [], "metadata": {}, "source_path": None, "dedup_scope": ""}
@@ -155,10 +158,13 @@ class Requests:
             raise Refused("invalid_parameter", "There is nothing to look at in it.", parameter="force_ocr")
         if len(content) > MAX_FILE:
             raise Refused("payload_too_large", "The file is over the limit.")
+        if form not in {"pdf", "docx"} and charset:
+            await asyncio.to_thread(_check_charset, content, charset)
         path = self._spool / uuid4().hex
         await asyncio.to_thread(_write, path, content)
         sha256 = hashlib.sha256(content).hexdigest()
-        return {**values, "filename": filename, "format": form, "sha256": sha256, "spooled": path}
+        named = {"filename": filename, "format": form, "charset": charset}
+        return {**values, **named, "sha256": sha256, "spooled": path}
 
     def _field(self, name: str, text: str, schema: Row) -> Any:
         value: Any = text
@@ -187,6 +193,15 @@ async def _limited(request: web.Request, most: int) -> bytes:
         if len(read_so_far) > most:
             raise Refused("payload_too_large", "The body is over the limit.")
     return bytes(read_so_far)
+
+
+def _check_charset(content: bytes, charset: str) -> None:
+    try:
+        decoded(content, charset)
+    except LookupError as error:
+        raise Refused("invalid_parameter", f"There is no charset {charset}.", parameter="file") from error
+    except Unreadable as error:
+        raise Refused(error.code, str(error), parameter="file") from error
 
 
 def _write(path: Path, content: bytes) -> None:

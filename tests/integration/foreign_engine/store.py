@@ -231,6 +231,8 @@ class Documents:
         """Add the tags and the source of a request to a document."""
         before = self._db.writes
         if request["source_path"]:
+            if request["kind"] == "note" and not self.one(number)["source_paths"]:
+                self._db.execute("UPDATE documents SET unsourced = 0 WHERE id = ? AND unsourced", number)
             self._db.execute("INSERT OR IGNORE INTO sources VALUES (?, ?)", number, request["source_path"])
         else:
             self._db.execute("UPDATE documents SET unsourced = 1 WHERE id = ? AND NOT unsourced", number)

@@ -15,10 +15,12 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
+import webencodings
 from pypdf import PdfReader  # type: ignore[import-not-found]  # in its image only
 
 FORMATS = {
     "txt": "txt",
+    "csv": "txt",
     "md": "md",
     "markdown": "md",
     "html": "html",
@@ -75,8 +77,8 @@ def format_of(filename: str) -> str | None:
     return FORMATS.get(PurePosixPath(filename).suffix.removeprefix(".").lower())
 
 
-def read(data: bytes, kind: str) -> Read:
-    """Return the text of a file.
+def read(data: bytes, kind: str, charset: str | None = None) -> Read:
+    """Return the text of a file, whose part may have declared a charset.
 
     Raises:
         Unreadable: it is damaged, or not of the format in its name.
@@ -85,7 +87,7 @@ def read(data: bytes, kind: str) -> Read:
         return _pdf(data)
     if kind == "docx":
         return _docx(data)
-    text = _decoded(data)
+    text = decoded(data, charset)
     return {"md": _markdown, "html": _html, "txt": _plain}[kind](text)
 
 
@@ -146,12 +148,24 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield start + len(part) - len(part.lstrip()), start + len(part.rstrip())
 
 
-def _decoded(data: bytes) -> str:
-    encoding = "utf-16" if data[:2] in {b"\xff\xfe", b"\xfe\xff"} else "utf-8-sig"
+def decoded(data: bytes, charset: str | None) -> str:
+    """Return a text; a byte order mark takes precedence over the declared charset.
+
+    Raises:
+        LookupError: no encoding has the label `charset`.
+        Unreadable: the text is in another encoding.
+    """
+    encoding = "utf-8-sig"
+    if charset and (known := webencodings.lookup(charset)) is None:
+        raise LookupError(charset)
+    if data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        encoding = "utf-16"
+    elif charset:
+        encoding = known.codec_info.name
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise Unreadable("undecodable_text", "The text is not UTF-8; convert it.") from error
+        raise Unreadable("undecodable_text", f"The text is not {encoding}; convert it.") from error
 
 
 def _plain(text: str) -> Read:

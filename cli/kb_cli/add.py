@@ -166,6 +166,7 @@ class Progress(AbstractContextManager["Progress"]):
 SOURCE_PATH_CHARS = 1_000
 _NO_OCR = "OCR does not apply to it: its text is read directly"
 _LOOKED_AT_BYTES = 8_192
+"""Length of the beginning of a file that shows whether it is text, in bytes."""
 _LOOK_SECONDS = 0.5
 """Time between two checks of jobs while files are sent, in seconds."""
 
@@ -198,9 +199,11 @@ class Found:
     @property
     def seems_text(self) -> bool:
         """True if its beginning has no NUL, unlike most binary files; a member of an archive is not read."""
+        if self.unpack is not None:
+            return False
         try:
             with self.path.open("rb") as content:
-                return self.unpack is None and b"\0" not in content.read(_LOOKED_AT_BYTES)
+                return b"\0" not in content.read(_LOOKED_AT_BYTES)
         except OSError:
             return False
 

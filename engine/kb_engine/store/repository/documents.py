@@ -332,7 +332,7 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
 async def _submitted_again(
     write: Write, document_id: int, job: NewJob, prepared: Prepared | None, *, is_hurt: bool
 ) -> m.Document:
-    """Add tags and source of a submission; replace the content if `prepared`."""
+    """Add tags and source; replace the content if `prepared`; keep the old one unless `is_hurt`."""
     standing = await find(write, document_id)
     if prepared is not None:  # first, so that the version kept is the old one
         await replace_content(write, document_id, prepared, keep=not is_hurt)
@@ -475,7 +475,10 @@ async def hold_version(write: Write, key: int | str, if_match: int | None) -> m.
 async def set_metadata(
     write: Write, key: int | str, metadata: Mapping[str, Any], if_match: int | None
 ) -> m.Document:
-    """Replace the metadata of a document. Raises `document_not_found` or `version_conflict`."""
+    """Replace the metadata of a document; equal metadata leave its version unchanged.
+
+    Raises `document_not_found` or `version_conflict`.
+    """
     standing = await hold_version(write, key, if_match)
     if metadata == standing.metadata:
         return standing

@@ -309,7 +309,7 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
 
 
 async def purge(write: Write, key: int | str) -> m.Purged:
-    """Drop all versions of a document; return their number. Raises `document_not_found`."""
+    """Drop all versions; return those in the access scope. Raises `document_not_found`."""
     document_id = await _document(write, key)
     within, reached = write.version_within()
     counting = f"SELECT count(*) FROM versions v WHERE v.document_id = ?{within}"  # noqa: S608

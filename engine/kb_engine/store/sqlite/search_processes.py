@@ -53,7 +53,7 @@ HEAD = Struct("<I")
 DECLINED = b""
 """The answer of a process that cannot answer; any other answer is a `Found`."""
 MAPPED = b"mapped"
-"""The answer to a `IndexFiles` whose files are mapped."""
+"""The answer to `IndexFiles` whose files are mapped."""
 encode_found = msgspec.json.Encoder().encode  # JSON, for integers of any size in metadata
 _decode_found = msgspec.json.Decoder(Found).decode
 

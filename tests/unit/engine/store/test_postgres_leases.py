@@ -326,7 +326,7 @@ async def test_the_events_of_one_engine_reach_the_other(two: Two) -> None:
     assert await received() == ("cleared", None)
 
 
-async def test_an_engine_listens_and_reads_anew_when_the_server_stops_answering(
+async def test_an_engine_listens_and_reads_anew_when_the_server_falls_silent(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "_SILENT_SECONDS", 1.0)

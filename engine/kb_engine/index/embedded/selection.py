@@ -6,8 +6,9 @@ monotonic in the cosine, so each row has a lower and an upper bound. Rows with a
 promising first, until no row left can reach the `top`-th best exact score. The result equals that of
 `score.select` on the float32 cosines of all rows, ties included, for any vectors.
 
-Rows are processed in blocks that fit the processor's cache, first with one error bound per block, then the
-surviving rows with their own bounds. Memory is limited: if too many rows may be among the best, these are
+Rows are processed in blocks that fit the processor's cache, first with one error bound for all, then the
+surviving rows with their own bounds. Most of the time goes into calls of numpy, not into rows: a pass over a
+block takes 2 microseconds, and so does a call for ten rows, so steps are few rather than short. Memory is limited: if too many rows may be among the best, these are
 scored exactly. A second thread computes the cosines of the blocks, beginning before the words are looked up
 (`vectors.Scan`).
 
@@ -43,7 +44,7 @@ from kb_engine.index.embedded.vectors import (
     quantise_query,
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
-from kb_engine.index.score import SLACK, Floats, Formula
+from kb_engine.index.score import SLACK, Floats, Formula, fused
 from kb_engine.index.words import WITHOUT_LANGUAGES, Word, earlier_form, looked_up, weigh_words
 
 Originals = Callable[[Ids], Vectors]
@@ -59,7 +60,7 @@ LOOK_AGAIN = 4
 """At most `LOOK_AGAIN * RECOUNT_ROWS` rows get the tighter bound, which decides about half of them."""
 FEW = 8
 """If at most one row in `FEW` passes the filters, only these rows get a BM25 score."""
-_FIRST_BATCH = 64
+_FIRST_BATCH = 24
 _LARGEST_BATCH = 4_096
 
 
@@ -318,19 +319,17 @@ class _Pool:
     def at(self, places: Places) -> _Pool:
         return _Pool(self.ids[places], self.bm25[places], self.high[places])
 
-    def __add__(self, other: _Pool) -> _Pool:
+    @staticmethod
+    def of(pools: Sequence[_Pool]) -> _Pool:
+        """Return these pools as one."""
         return _Pool(
-            np.concatenate([self.ids, other.ids]),
-            np.concatenate([self.bm25, other.bm25]),
-            np.concatenate([self.high, other.high]),
+            np.concatenate([np.empty(0, np.int64), *(pool.ids for pool in pools)]),
+            np.concatenate([np.empty(0, np.float32), *(pool.bm25 for pool in pools)]),
+            np.concatenate([np.empty(0, np.float32), *(pool.high for pool in pools)]),
         )
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def _nothing() -> _Pool:
-    return _Pool(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -341,7 +340,7 @@ class _Rows:
     """
 
     number: int
-    rows: slice | Rows
+    rows: Rows
     cosines: Floats32 | None
     holds_word: Mask | None
     words: Floats32 | None
@@ -349,14 +348,14 @@ class _Rows:
     def at(self, places: NDArray[np.intp]) -> _Rows:
         return _Rows(
             self.number,
-            places + self.rows.start if isinstance(self.rows, slice) else self.rows[places],
+            self.rows[places],
             None if self.cosines is None else self.cosines[places],
             None if self.holds_word is None else self.holds_word[places],
             None if self.words is None else self.words[places],
         )
 
     def __len__(self) -> int:
-        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
+        return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -402,7 +401,8 @@ class _Search:
         """The best known lower bound of the score that a result needs."""
         self._lows = np.empty(0, np.float32)
         """The `top` best lower bounds."""
-        self._pool = _nothing()
+        self._pools: list[_Pool] = []
+        self._pooled_rows = 0
         empty = np.empty(0)
         self._best = _Scored(np.empty(0, np.int64), empty, empty, empty)
         self._total = 0
@@ -416,25 +416,36 @@ class _Search:
         number, rows, cosines, error = scanned
         if not len(cosines):
             return
-        holds_word = words = None
+        segment, formula = self._segments[number], self._formula
+        bm25 = words = None
         if self._bm25 is not None:
             bm25 = self._bm25[number][rows]
-            holds_word, words = bm25 > 0, self._formula.words(bm25)
-        all_rows = _Rows(number, rows, None if self._vector is None else cosines, holds_word, words)
-        self._count(all_rows, error)
-        may_reach = self._formula.may_reach(self._threshold, all_rows.cosines, error, words)
-        if self._vector is None and holds_word is not None:
-            may_reach &= holds_word  # without vectors only rows with a word of the query are results
-        rest = all_rows.at(np.flatnonzero(may_reach))
-        if not len(rest):
+            words = formula.words(bm25)
+        scores = formula.scores(None if self._vector is None else cosines, words)
+        self._count(scanned, scores, bm25, words)
+        least = self._threshold - fused(formula.weight, error, 0.0) - 2 * SLACK
+        places = np.flatnonzero(scores >= least)
+        if self._vector is None and bm25 is not None:
+            places = places[bm25[places] > 0]  # without vectors only rows with a word are results
+        if not len(places):
             return
-        low, high = self._formula.bounds(self._cosine_bounds(rest), rest.words)
-        self._lows = _largest(np.concatenate([self._lows, low]), self._query.top)
+        found, scores = _at(rows, places), scores[places]
+        # A score changes by at most its weight times the change of the cosine.
+        errors: Floats32 | float = SLACK
+        if self._vector is not None:
+            errors = segment.vectors.errors(self._vector, found)
+            errors *= np.float32(formula.weight)
+            errors += np.float32(SLACK)
+        self._lows = _largest(np.concatenate([self._lows, scores - errors]), self._query.top)
         if len(self._lows) == self._query.top:
             self._threshold = max(self._threshold, float(self._lows.min()))
-        kept = np.flatnonzero(high >= self._threshold)
-        self._pool = self._pool + self._pooled(rest.at(kept), high[kept])
-        if len(self._pool) > POOL_ROWS:
+        scores += errors
+        kept = scores >= self._threshold
+        found = found[kept]
+        of_words = np.zeros(len(found), np.float32) if bm25 is None else bm25[places[kept]]
+        self._pools.append(_Pool(segment.chunk_ids[found], of_words, scores[kept]))
+        self._pooled_rows += len(found)
+        if self._pooled_rows > POOL_ROWS:
             self._settle()
 
     def result(self) -> Candidates:
@@ -457,7 +468,7 @@ class _Search:
         )
         return Candidates(best, self._total, self._formula.total_weight, size, total_exact=total_exact)
 
-    def _cosine_bounds(self, rows: _Rows, *, fine: bool = False) -> tuple[Floats32, Floats32] | None:
+    def _bounds(self, rows: _Rows, *, fine: bool = False) -> tuple[Floats32, Floats32] | None:
         """Return lower and upper bounds of the cosines. `fine` halves their distance at twice the cost."""
         if self._vector is None or rows.cosines is None:
             return None
@@ -466,24 +477,40 @@ class _Search:
         errors = vectors.errors(self._vector, rows.rows, fine=fine)
         return cosines - errors, cosines + errors
 
-    def _count(self, rows: _Rows, error: float) -> None:
-        """Count certain matches and collect possible ones; the cosines are off by at most `error`."""
-        query = self._query
+    def _count(
+        self, scanned: Scanned, scores: Floats32, bm25: Floats32 | None, words: Floats32 | None
+    ) -> None:
+        """Count certain matches and collect possible ones."""
+        number, rows, cosines, error = scanned
+        query, formula = self._query, self._formula
         if query.min_score == 0:  # otherwise words alone do not make a match
-            if rows.holds_word is not None:
-                self._total += int(np.count_nonzero(rows.holds_word))
-            if rows.cosines is None:
+            holds_word = None if bm25 is None else bm25 > 0
+            if holds_word is not None:
+                self._total += int(np.count_nonzero(holds_word))
+            if self._vector is None:
                 return
-            possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * SLACK
-            if rows.holds_word is not None:
-                possible &= ~rows.holds_word
-            rows = rows.at(np.flatnonzero(possible))
-        if not len(rows):
+            floor, doubt = query.scoring.cosine_floor, error + 2 * SLACK
+            places = np.flatnonzero(cosines >= floor - doubt)
+            if holds_word is not None and len(places):
+                places = places[~holds_word[places]]
+            if len(places) and float(cosines[places].min()) >= floor + doubt:
+                self._total += len(places)
+                return
+        else:
+            places = np.flatnonzero(scores >= query.min_score - fused(formula.weight, error, 0.0) - 2 * SLACK)
+        if not len(places):
             return
-        undecided = self._count_certain(rows, self._cosine_bounds(rows))
+        some = _Rows(
+            number,
+            _at(rows, places),
+            None if self._vector is None else cosines[places],
+            None if bm25 is None else bm25[places] > 0,
+            None if words is None else words[places],
+        )
+        undecided = self._count_certain(some, self._bounds(some))
         self._undecided_rows += len(undecided)
         if len(undecided) and self._undecided_rows <= LOOK_AGAIN * self._recount:
-            self._undecided.append(rows.at(undecided))
+            self._undecided.append(some.at(undecided))
 
     def _decide(self) -> bool:
         """Count the undecided rows, by tighter bounds and then exactly. Return False if that would cost too
@@ -491,10 +518,12 @@ class _Search:
         """
         if self._undecided_rows > LOOK_AGAIN * self._recount:
             return False
-        pool, query = _nothing(), self._query
+        pools, query = [], self._query
         for rows in self._undecided:
-            places = self._count_certain(rows, self._cosine_bounds(rows, fine=True))
-            pool += self._pooled(rows.at(places), np.ones(len(places), np.float32))
+            left = rows.at(self._count_certain(rows, self._bounds(rows, fine=True)))
+            ones, ids = np.ones(len(left), np.float32), self._segments[rows.number].chunk_ids[left.rows]
+            pools.append(_Pool(ids, 0 * ones if self._bm25 is None else self._bm25[rows.number][left.rows], ones))
+        pool = _Pool.of(pools)
         if not len(pool) or len(pool) > self._recount:
             return not len(pool)
         scored = self._exactly(pool)
@@ -521,7 +550,8 @@ class _Search:
 
     def _settle(self) -> None:
         """Score the pool's rows that may be among the best exactly, the most promising first."""
-        pool, self._pool = self._pool, _nothing()
+        pool, self._pools, self._pooled_rows = _Pool.of(self._pools), [], 0
+        pool = pool.at(pool.high >= self._threshold)
         pool = pool.at(np.argsort(-pool.high, kind="stable"))
         start, size, top = 0, max(_FIRST_BATCH, 2 * self._query.top), self._query.top
         while start < len(pool) and pool.high[start] >= self._threshold:
@@ -536,10 +566,6 @@ class _Search:
             best = self._best
             self._best = _Scored(best.ids[kept], best.cosines[kept], best.bm25[kept], best.scores[kept])
 
-    def _pooled(self, rows: _Rows, high: Floats32) -> _Pool:
-        bm25 = np.zeros(len(rows), np.float32) if self._bm25 is None else self._bm25[rows.number][rows.rows]
-        return _Pool(self._segments[rows.number].chunk_ids[rows.rows], bm25, high)
-
     def _exactly(self, pool: _Pool) -> _Scored:
         ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))
         if self._vector is not None and len(pool):
@@ -549,6 +575,10 @@ class _Search:
             None if self._vector is None else cosines, None if self._bm25 is None else bm25
         )
         return _Scored(ids, cosines, bm25, scores)
+
+
+def _at(rows: slice | Rows, places: Rows) -> Rows:
+    return places + rows.start if isinstance(rows, slice) else rows[places]
 
 
 def _largest(values: Floats32, count: int) -> Floats32:

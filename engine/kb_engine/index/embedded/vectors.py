@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ _UP = 1 + 2.0**-20
 """Safety factor for the rounding errors of the bound itself."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class QuantisedVectors:
     """Rows of codes, in memory or mapped from a file; immutable.
 
@@ -131,10 +132,14 @@ class QuantisedVectors:
         slope, offset = query.bound(self.longest, 2 if fine else 1)
         return self.residuals[rows] * np.float32(slope) + np.float32(offset)
 
-    def largest_error(self, query: QuantisedQuery, rows: slice) -> float:
-        """Return the largest error of these rows."""
+    def largest_error(self, query: QuantisedQuery) -> float:
+        """Return the largest error of a row."""
         slope, offset = query.bound(self.longest, 1)
-        return float(self.residuals[rows].max() * np.float32(slope) + np.float32(offset))
+        return float(self._largest_residual * np.float32(slope) + np.float32(offset))
+
+    @cached_property
+    def _largest_residual(self) -> np.float32:
+        return self.residuals.max(initial=np.float32(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,16 +199,20 @@ def quantise(vectors: Vectors) -> QuantisedVectors:
     return QuantisedVectors(codes, scales, residuals, longest)
 
 
-def _rounded(exact: NDArray[np.float64]) -> tuple[NDArray[np.int8], Floats32, NDArray[np.float64]]:
-    """Return codes and scales, and the rows that they represent. Raises ValueError like `quantise`."""
-    largest = np.abs(exact).max(axis=1)
+def _rounded(exact: NDArray[np.float64]) -> tuple[NDArray[np.float64], Floats32, NDArray[np.float64]]:
+    """Return codes and scales of one row or several, and the rows that they represent.
+
+    Raises ValueError like `quantise`.
+    """
+    largest = np.abs(exact).max(axis=-1)
     if not np.all(largest <= LARGEST):  # false for NaN too
         raise ValueError(f"a vector holds a number that is not finite or above {LARGEST:g}")
-    scales = (largest / _LEVELS).astype(np.float32)
+    scales = np.float32(largest / _LEVELS)
     # The scale of a row of zeros is 0, as is one that underflows in float32.
-    divisors = np.where(scales > 0, scales, 1).astype(np.float64)[:, np.newaxis]
-    codes = np.rint(exact / divisors).clip(-_LEVELS, _LEVELS).astype(np.int8)
-    return codes, scales, codes * scales.astype(np.float64)[:, np.newaxis]
+    factors = np.float64(scales)[..., np.newaxis]
+    codes = exact / np.where(factors > 0, factors, 1)
+    np.rint(codes, codes).clip(-_LEVELS, _LEVELS, out=codes)
+    return codes, scales, codes * factors
 
 
 def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
@@ -213,21 +222,16 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
         ValueError: see `quantise`.
     """
     vector = np.ascontiguousarray(vector, np.float32)
-    rest = vector[np.newaxis].astype(np.float64)
-    rests, steps = [rest], []
-    for _ in range(2):
-        codes, scales, kept = _rounded(rest)
-        rest = rest - kept
-        rests.append(rest)
-        steps.append((codes, scales))
-    length, *missing = _above(np.linalg.norm(np.concatenate(rests), axis=1)).tolist()
-    return QuantisedQuery(
-        vector,
-        np.concatenate([codes for codes, _ in steps]),
-        np.concatenate([scales for _, scales in steps]),
-        length,
-        (missing[0], missing[1]),
-    )
+    rest = vector.astype(np.float64)
+    codes = np.empty((2, len(vector)), np.int8)
+    scales, squares = [], [rest @ rest]
+    for step in codes:
+        step[:], scale, kept = _rounded(rest)
+        rest -= kept
+        scales.append(scale)
+        squares.append(rest @ rest)
+    length, *missing = _above(np.sqrt(squares)).tolist()
+    return QuantisedQuery(vector, codes, np.array(scales, np.float32), length, (missing[0], missing[1]))
 
 
 def _above(lengths: NDArray[np.float64]) -> Floats32:
@@ -409,7 +413,7 @@ class _Block:
         if products.shape[1] > count:
             products = products[:, rows - block.start]
         cosines = self.vectors.scaled(products, self.query, places)
-        return Scanned(self.segment, places, cosines, self.vectors.largest_error(self.query, block))
+        return Scanned(self.segment, places, cosines, self.vectors.largest_error(self.query))
 
     def _allowed(self, allowed: Mask) -> Rows:
         rows: Rows = np.flatnonzero(allowed[self.block]) + self.block.start

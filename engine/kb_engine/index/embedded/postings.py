@@ -179,6 +179,7 @@ class Postings:
         self._rows, self._low_rows, self._stretch_ends = rows, low_rows, stretch_ends
         self._stretches = stretches(len(lengths))
         self._halves = _halves(keys)
+        self._kept_norms: tuple[float, np.dtype[Any], Floats] = (0.0, lengths.dtype, lengths)
         self._frequencies = frequencies
         self._wide_places, self._wide_values = wide_places, wide_values
 
@@ -196,9 +197,7 @@ class Postings:
         self, terms: Terms, weights: Sequence[float], average: float, scores: Floats, rows: Rows | None = None
     ) -> None:
         chosen = None if rows is None else _Chosen(rows, len(self.lengths))
-        lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
-        norms = np.multiply(lengths, K1 * B / average, dtype=scores.dtype)
-        norms += K1 * (1 - B)
+        norms = self._norms(average, scores.dtype, chosen)
         places, numbers = self._find(terms)
         lists = _Lists(norms, scores)
         for place, whole in zip(places, self._ranges(numbers), strict=True):
@@ -256,6 +255,17 @@ class Postings:
             upper = np.repeat(upper, np.diff(ends, prepend=start))
         rows += upper
         return rows
+
+    def _norms(self, average: float, dtype: np.dtype[Any], chosen: _Chosen | None) -> Floats:
+        """Return the norms of the chosen rows (None: all, which are kept for the next search)."""
+        if chosen is None and self._kept_norms[:2] == (average, dtype):
+            return self._kept_norms[2]
+        lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
+        norms: Floats = np.multiply(lengths, K1 * B / average, dtype=dtype)
+        norms += K1 * (1 - B)
+        if chosen is None:
+            self._kept_norms = (average, dtype, norms)
+        return norms
 
     def _ranges(self, terms: NDArray[np.intp]) -> list[slice]:
         """Return the range of frequencies of each of these terms."""

@@ -424,7 +424,7 @@ class _Search:
         scores = formula.scores(None if self._vector is None else cosines, words)
         self._count(scanned, scores, bm25, words)
         least = self._threshold - fused(formula.weight, error, 0.0) - 2 * SLACK
-        places = np.flatnonzero(scores >= least)
+        places = (scores >= least).nonzero()[0]
         if self._vector is None and bm25 is not None:
             places = places[bm25[places] > 0]  # without vectors only rows with a word are results
         if not len(places):
@@ -490,7 +490,7 @@ class _Search:
             if self._vector is None:
                 return
             floor, doubt = query.scoring.cosine_floor, error + 2 * SLACK
-            places = np.flatnonzero(cosines >= floor - doubt)
+            places = (cosines >= floor - doubt).nonzero()[0]
             if holds_word is not None and len(places):
                 places = places[~holds_word[places]]
             if len(places) and float(cosines[places].min()) >= floor + doubt:

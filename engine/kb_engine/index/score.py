@@ -27,7 +27,6 @@ from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Scoring
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
-Mask = NDArray[np.bool_]
 Array = TypeVar("Array", Floats, Floats32)
 Number = TypeVar("Number", float, Floats, Floats32)
 
@@ -118,23 +117,6 @@ class Formula:
         low, high = cosines or (None, None)
         slack = np.float32(SLACK)
         return self.scores(low, words) - slack, self.scores(high, words) + slack
-
-    def may_reach(
-        self, threshold: float, cosines: Floats32 | None, error: float, words: Floats32 | None
-    ) -> Mask:
-        """Return a mask of the chunks whose exact score may be `threshold` or more, if each cosine is off by
-        at most `error`.
-        """
-        weight = self.weight
-        least = threshold - fused(weight, error, 0.0) - 2 * SLACK
-        if cosines is None or weight < LEAST_WEIGHT:
-            return self.scores(cosines, words) >= least
-        # The cosine that a chunk needs takes a third of the time of limiting all cosines to 0 and 1.
-        needed = np.float32(least / weight)
-        if words is None:
-            return cosines >= needed if needed > 0 else np.ones(len(cosines), np.bool_)
-        of_each = needed - words * np.float32(fused(weight, 0.0, 1.0) / weight)
-        return (cosines >= of_each) | (of_each <= 0)
 
     def sql(self) -> tuple[str, list[float]]:
         """Return the exact score as a PostgreSQL expression of the columns `cosine` and `bm25`, and the

@@ -44,7 +44,7 @@ from kb_engine.index.embedded.vectors import (
     quantise_query,
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
-from kb_engine.index.score import SLACK, Floats, Formula, fused
+from kb_engine.index.score import LEAST_WEIGHT, SLACK, Floats, Formula, fused
 from kb_engine.index.words import WITHOUT_LANGUAGES, Word, earlier_form, looked_up, weigh_words
 
 Originals = Callable[[Ids], Vectors]
@@ -417,12 +417,17 @@ class _Search:
         if not len(cosines):
             return
         segment, formula = self._segments[number], self._formula
-        bm25 = words = None
-        if self._bm25 is not None:
-            bm25 = self._bm25[number][rows]
-            words = formula.words(bm25)
+        bm25 = None if self._bm25 is None else self._bm25[number][rows]
+        if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
+            self._total += int(np.count_nonzero(bm25 > 0))
+        if (needed := self._needed(bm25) - error) > 0:
+            near = (cosines >= needed).nonzero()[0]
+            if len(near) * FEW < len(cosines):
+                rows, cosines = _at(rows, near), cosines[near]
+                bm25 = None if bm25 is None else bm25[near]
+        words = None if bm25 is None else formula.words(bm25)
         scores = formula.scores(None if self._vector is None else cosines, words)
-        self._count(scanned, scores, bm25, words)
+        self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
         least = self._threshold - fused(formula.weight, error, 0.0) - 2 * SLACK
         places = (scores >= least).nonzero()[0]
         if self._vector is None and bm25 is not None:
@@ -468,6 +473,17 @@ class _Search:
         )
         return Candidates(best, self._total, self._formula.total_weight, size, total_exact=total_exact)
 
+    def _needed(self, bm25: Floats32 | None) -> float:
+        """Return the cosine that a row with the highest BM25 needs to be a result, or to match without words;
+        0 if words alone may suffice.
+        """
+        query, weight = self._query, self._formula.weight
+        if self._vector is None or weight < LEAST_WEIGHT:
+            return 0.0
+        words = 0.0 if bm25 is None else self._formula.words(np.float64(bm25.max()))
+        least = (query.min_score or self._threshold) - 2 * SLACK - fused(weight, 0.0, float(words))
+        return least / weight if query.min_score else min(least / weight, query.scoring.cosine_floor - 2 * SLACK)
+
     def _bounds(self, rows: _Rows, *, fine: bool = False) -> tuple[Floats32, Floats32] | None:
         """Return lower and upper bounds of the cosines. `fine` halves their distance at twice the cost."""
         if self._vector is None or rows.cosines is None:
@@ -480,19 +496,16 @@ class _Search:
     def _count(
         self, scanned: Scanned, scores: Floats32, bm25: Floats32 | None, words: Floats32 | None
     ) -> None:
-        """Count certain matches and collect possible ones."""
+        """Count certain matches, besides those by a word alone, and collect possible ones."""
         number, rows, cosines, error = scanned
         query, formula = self._query, self._formula
-        if query.min_score == 0:  # otherwise words alone do not make a match
-            holds_word = None if bm25 is None else bm25 > 0
-            if holds_word is not None:
-                self._total += int(np.count_nonzero(holds_word))
+        if query.min_score == 0:
             if self._vector is None:
                 return
             floor, doubt = query.scoring.cosine_floor, error + 2 * SLACK
             places = (cosines >= floor - doubt).nonzero()[0]
-            if holds_word is not None and len(places):
-                places = places[~holds_word[places]]
+            if bm25 is not None and len(places):
+                places = places[bm25[places] == 0]
             if len(places) and float(cosines[places].min()) >= floor + doubt:
                 self._total += len(places)
                 return

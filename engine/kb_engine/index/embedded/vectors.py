@@ -372,11 +372,13 @@ class Scan:
 
 def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterator[tuple[int, slice]]:
     size = min(FIRST_BLOCK_ROWS, BLOCK_ROWS)
-    for number, (vectors, _) in enumerate(segments):
-        start = 0
-        while start < len(vectors):
+    # A segment of about the size of the first block is that block.
+    is_first = [size <= 4 * len(vectors) <= 6 * size for vectors, _ in segments]
+    for number in sorted(range(len(segments)), key=lambda number: not is_first[number]):
+        rows, start = len(segments[number][0]), 0
+        while start < rows:
             # A small rest takes nearly as long as a block, so it belongs to the block before it.
-            end = start + size if start + 1.5 * size < len(vectors) else len(vectors)
+            end = start + size if start + 1.5 * size < rows else rows
             yield number, slice(start, end)
             start, size = end, BLOCK_ROWS
 

@@ -420,11 +420,9 @@ class _Search:
         bm25 = None if self._bm25 is None else self._bm25[number][rows]
         if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
             self._total += int(np.count_nonzero(bm25 > 0))
-        if (needed := self._needed(bm25) - error) > 0:
-            near = (cosines >= needed).nonzero()[0]
-            if len(near) * FEW < len(cosines):
-                rows, cosines = _at(rows, near), cosines[near]
-                bm25 = None if bm25 is None else bm25[near]
+        if (near := self._near(cosines, bm25, error)) is not None:
+            rows, cosines = _at(rows, near), cosines[near]
+            bm25 = None if bm25 is None else bm25[near]
         words = None if bm25 is None else formula.words(bm25)
         scores = formula.scores(None if self._vector is None else cosines, words)
         self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
@@ -473,16 +471,20 @@ class _Search:
         )
         return Candidates(best, self._total, self._formula.total_weight, size, total_exact=total_exact)
 
-    def _needed(self, bm25: Floats32 | None) -> float:
-        """Return the cosine that a row with the highest BM25 needs to be a result, or to match without words;
-        0 if words alone may suffice.
+    def _near(self, cosines: Floats32, bm25: Floats32 | None, error: float) -> NDArray[np.intp] | None:
+        """Return the places of the rows that may be results, or match without a word; None if these are many,
+        or no rows can be ruled out by comparing both parts with a constant each.
         """
         query, weight = self._query, self._formula.weight
-        if self._vector is None or weight < LEAST_WEIGHT:
-            return 0.0
-        words = 0.0 if bm25 is None else self._formula.words(np.float64(bm25.max()))
-        least = (query.min_score or self._threshold) - 2 * SLACK - fused(weight, 0.0, float(words))
-        return least / weight if query.min_score else min(least / weight, query.scoring.cosine_floor - 2 * SLACK)
+        cosine = query.scoring.cosine_floor - error - 2 * SLACK
+        words = (query.min_score or self._threshold) - 2 * SLACK - fused(weight, cosine + error, 0.0)
+        if self._vector is None or weight < LEAST_WEIGHT or cosine <= 0 or words <= 0:
+            return None
+        near = cosines >= cosine
+        share = fused(weight, 0.0, 1.0)
+        if bm25 is not None and words < share:
+            near |= bm25 >= self._formula.saturation * words / (share - words)
+        return near.nonzero()[0] if np.count_nonzero(near) * 2 < len(near) else None
 
     def _bounds(self, rows: _Rows, *, fine: bool = False) -> tuple[Floats32, Floats32] | None:
         """Return lower and upper bounds of the cosines. `fine` halves their distance at twice the cost."""

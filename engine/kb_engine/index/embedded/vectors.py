@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import islice, repeat, takewhile
 from typing import NamedTuple
 
 import apsw
@@ -54,8 +54,10 @@ FIRST_BLOCK_ROWS = 2_048
 """Number of rows of the first block. It is small because all its rows are compared with one another."""
 BESIDE_ROWS = 16_384
 """Number of rows from which a second thread is worthwhile: fewer take no longer than waking it."""
-SHARED_FROM, SHARED_UP_TO = 3, 8
-"""Number of queries in a shared pass. Two take as long as one after the other; each takes 4 bytes a row."""
+SHARED_FROM, SHARED_UP_TO = 2, 8
+"""Number of queries in a shared pass; each takes 4 bytes a row."""
+_PACKED = 4
+"""Number of queries that a shared pass multiplies at a time: fewer take longer."""
 _SHARED_ROWS = 8_192
 """Number of rows whose products with all queries of a pass fit the processor's cache."""
 GATHER_BELOW = 0.5
@@ -115,12 +117,14 @@ class QuantisedVectors:
 
     def shared_products(self, queries: Sequence[QuantisedQuery], rows: slice) -> Iterator[Floats32]:
         """Return `products` of one step for each query, in one pass over the rows."""
-        packed = numkong.dots_pack(np.concatenate([each.codes[:1] for each in queries]))
+        filled = [*queries, *repeat(queries[0], -len(queries) % _PACKED)]
+        packed = numkong.dots_pack(np.concatenate([each.codes[:1] for each in filled]))
         codes = self.codes[rows]
         found = np.empty((len(queries), 1, len(codes)), np.float32)
         for start in range(0, len(codes), _SHARED_ROWS):
             some = slice(start, start + _SHARED_ROWS)
-            found[:, 0, some] = np.asarray(numkong.dots_packed(np.ascontiguousarray(codes[some]), packed)).T
+            products = np.asarray(numkong.dots_packed(np.ascontiguousarray(codes[some]), packed))
+            found[:, 0, some] = products.T[: len(queries)]
         return iter(found)
 
     def scaled(self, products: Floats32, query: QuantisedQuery, rows: slice | Rows) -> Floats32:

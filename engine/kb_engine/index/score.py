@@ -54,8 +54,6 @@ DECIMALS = 6
 """Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""
 SLACK = 2e-6
 """Half a unit of the last decimal of a rounded score, plus the preceding rounding errors of float32."""
-LEAST_WEIGHT = 0.01
-"""Share of the cosine from which a cosine can be computed from a score without losing decimals."""
 
 
 def fused(weight: float, meaning: Number, words: Number) -> Number:
@@ -96,6 +94,15 @@ class Formula:
     def words(self, bm25: Array) -> Array:
         """Return the words' part of each chunk, between 0 and 1."""
         return bm25 / (bm25 + self.saturation)
+
+    def bm25_beside(self, cosine: float, score: float) -> float:
+        """Return the BM25 that a chunk with this cosine needs for a score: 0 if the cosine alone suffices,
+        infinite if no BM25 does.
+        """
+        words, share = score - fused(self.weight, cosine, 0.0), fused(self.weight, 0.0, 1.0)
+        if words <= 0:
+            return 0.0
+        return self.saturation * words / (share - words) if words < share else math.inf
 
     def scores(self, cosines: Array | None, words: Array | None) -> Array:
         """Return the scores before rounding, in the precision of the parts."""

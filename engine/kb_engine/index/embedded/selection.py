@@ -6,11 +6,11 @@ monotonic in the cosine, so each row has a lower and an upper bound. Rows with a
 promising first, until no row left can reach the `top`-th best exact score. The result equals that of
 `score.select` on the float32 cosines of all rows, ties included, for any vectors.
 
-Rows are processed in blocks that fit the processor's cache, first with one error bound for all, then the
-surviving rows with their own bounds. Most of the time goes into calls of numpy, not into rows: a pass over a
-block takes 2 microseconds, and so does a call for ten rows, so steps are few rather than short. Memory is limited: if too many rows may be among the best, these are
-scored exactly. A second thread computes the cosines of the blocks, beginning before the words are looked up
-(`vectors.Scan`).
+Rows are processed in blocks that fit the processor's cache. Most are ruled out by comparing cosine and BM25
+with a constant each, the surviving rows by their score with one error bound for all, then with their own
+bounds. A call of numpy for ten rows takes as long as a pass over a block, 2 microseconds, so the steps are
+few. Memory is limited: if too many rows may be among the best, these are scored exactly. A second thread
+computes the cosines of the blocks, beginning before the words are looked up (`vectors.Scan`).
 
 The number of matches is exact too, unless too many cosines are so close to the floor that only exact values
 decide (`RECOUNT_ROWS`); a tighter bound, which the codes give for rows close to it, halves their number.
@@ -19,6 +19,7 @@ Otherwise the count includes certain matches only, and is marked as inexact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from copy import copy
@@ -44,7 +45,7 @@ from kb_engine.index.embedded.vectors import (
     quantise_query,
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
-from kb_engine.index.score import LEAST_WEIGHT, SLACK, Floats, Formula, fused
+from kb_engine.index.score import SLACK, Floats, Formula, fused
 from kb_engine.index.words import WITHOUT_LANGUAGES, Word, earlier_form, looked_up, weigh_words
 
 Originals = Callable[[Ids], Vectors]
@@ -420,9 +421,17 @@ class _Search:
         bm25 = None if self._bm25 is None else self._bm25[number][rows]
         if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
             self._total += int(np.count_nonzero(bm25 > 0))
-        if (near := self._near(cosines, bm25, error)) is not None:
-            rows, cosines = _at(rows, near), cosines[near]
-            bm25 = None if bm25 is None else bm25[near]
+        # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
+        cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
+        beside = formula.bm25_beside(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
+        if self._vector is not None and cosine > 0 and beside > 0:
+            is_near = cosines >= cosine
+            if bm25 is not None and beside < math.inf:
+                is_near |= bm25 >= beside
+            if np.count_nonzero(is_near) * 2 < len(is_near):
+                near = is_near.nonzero()[0]
+                rows, cosines = _at(rows, near), cosines[near]
+                bm25 = None if bm25 is None else bm25[near]
         words = None if bm25 is None else formula.words(bm25)
         scores = formula.scores(None if self._vector is None else cosines, words)
         self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
@@ -471,22 +480,7 @@ class _Search:
         )
         return Candidates(best, self._total, self._formula.total_weight, size, total_exact=total_exact)
 
-    def _near(self, cosines: Floats32, bm25: Floats32 | None, error: float) -> NDArray[np.intp] | None:
-        """Return the places of the rows that may be results, or match without a word; None if these are many,
-        or no rows can be ruled out by comparing both parts with a constant each.
-        """
-        query, weight = self._query, self._formula.weight
-        cosine = query.scoring.cosine_floor - error - 2 * SLACK
-        words = (query.min_score or self._threshold) - 2 * SLACK - fused(weight, cosine + error, 0.0)
-        if self._vector is None or weight < LEAST_WEIGHT or cosine <= 0 or words <= 0:
-            return None
-        near = cosines >= cosine
-        share = fused(weight, 0.0, 1.0)
-        if bm25 is not None and words < share:
-            near |= bm25 >= self._formula.saturation * words / (share - words)
-        return near.nonzero()[0] if np.count_nonzero(near) * 2 < len(near) else None
-
-    def _bounds(self, rows: _Rows, *, fine: bool = False) -> tuple[Floats32, Floats32] | None:
+    def _cosine_bounds(self, rows: _Rows, *, fine: bool = False) -> tuple[Floats32, Floats32] | None:
         """Return lower and upper bounds of the cosines. `fine` halves their distance at twice the cost."""
         if self._vector is None or rows.cosines is None:
             return None
@@ -522,7 +516,7 @@ class _Search:
             None if bm25 is None else bm25[places] > 0,
             None if words is None else words[places],
         )
-        undecided = self._count_certain(some, self._bounds(some))
+        undecided = self._count_certain(some, self._cosine_bounds(some))
         self._undecided_rows += len(undecided)
         if len(undecided) and self._undecided_rows <= LOOK_AGAIN * self._recount:
             self._undecided.append(some.at(undecided))
@@ -535,9 +529,10 @@ class _Search:
             return False
         pools, query = [], self._query
         for rows in self._undecided:
-            left = rows.at(self._count_certain(rows, self._bounds(rows, fine=True)))
-            ones, ids = np.ones(len(left), np.float32), self._segments[rows.number].chunk_ids[left.rows]
-            pools.append(_Pool(ids, 0 * ones if self._bm25 is None else self._bm25[rows.number][left.rows], ones))
+            left = rows.at(self._count_certain(rows, self._cosine_bounds(rows, fine=True)))
+            ids, unknown = self._segments[rows.number].chunk_ids[left.rows], np.zeros(len(left), np.float32)
+            bm25 = unknown if self._bm25 is None else self._bm25[rows.number][left.rows]
+            pools.append(_Pool(ids, bm25, unknown))
         pool = _Pool.of(pools)
         if not len(pool) or len(pool) > self._recount:
             return not len(pool)

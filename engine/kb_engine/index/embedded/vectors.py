@@ -147,8 +147,8 @@ class QuantisedVectors:
         return float(self._largest_residual * np.float32(slope) + np.float32(offset))
 
     @cached_property
-    def _largest_residual(self) -> np.float32:
-        return self.residuals.max(initial=np.float32(0))
+    def _largest_residual(self) -> float:
+        return float(self.residuals.max(initial=0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

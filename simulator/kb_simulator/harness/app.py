@@ -26,7 +26,6 @@ from kb_contracts.access.reach import ACCESS, Reach
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
-from kb_http.callers import check_origin, check_unrepeated
 from kb_http.connections import (
     CONNECTIONS,
     ConnectionLimits,
@@ -44,6 +43,7 @@ from kb_http.mount import (
     is_probe,
     problem_response,
 )
+from kb_http.requests import check_origin, check_unrepeated
 from kb_simulator.determinism import Clock, ClockMode
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
 from kb_simulator.harness import faults as f

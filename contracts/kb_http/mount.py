@@ -34,7 +34,7 @@ from kb_contracts.api.operations import OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import LIMITS
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_http import documents
-from kb_http.admission import RETRY_SECONDS, Admission
+from kb_http.connections import RETRY_SECONDS, Admission
 from kb_http.downloads import file_response
 from kb_http.requests import (
     JSON_BODY_BYTES,

@@ -35,7 +35,7 @@ from kb_contracts.api.models import NOT_BLANK
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, AnyOperation
 from kb_contracts.api.ragler import MAX_ROLE_CHARS, MAX_USER_CHARS, SERVICE, USER_ID, USER_ROLE, may_change
 from kb_contracts.semantics.validation import mismatch_of
-from kb_http.connections import is_loopback
+from kb_http.limits import is_loopback
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -26,15 +26,9 @@ from kb_contracts.access.reach import ACCESS, Reach
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
-from kb_http.connections import (
-    CONNECTIONS,
-    ConnectionLimits,
-    ConnectionTable,
-    Listener,
-    connection_log,
-    connections_within_descriptors,
-    listen,
-)
+from kb_http.connections import ConnectionTable, connection_log
+from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
+from kb_http.listening import Listener, listen
 from kb_http.mount import (
     HEADER_BYTES,
     REQUEST_LINE_BYTES,

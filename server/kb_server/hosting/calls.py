@@ -36,7 +36,7 @@ from kb_server.tool import (
     no_progress,
 )
 from mcp_aiohttp.fastpath import ToolOutcome
-from mcp_aiohttp.protocol.caller import Caller, digest
+from mcp_aiohttp.protocol.caller import NOBODY, Caller, digest
 from mcp_aiohttp.protocol.elicitation import InputRequired
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
@@ -82,7 +82,8 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
     """Return the context of a call."""
     call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
-    call.grant = grant_of(caller.identity)
+    if caller.identity is not NOBODY:
+        call.grant = grant_of(caller.identity)
     call.user = digest(f"{caller.credential} {caller.address}")
     if agent := caller.headers.get("User-Agent"):
         call.log["user_agent"] = agent[:MAX_AGENT]

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from kb_engine.index.score import K1, B
-from kb_engine.index.words import AnalysedChunk
+from kb_engine.index.words import WITHOUT_LANGUAGES, AnalysedChunk, earlier_form
 
 Keys: TypeAlias = "NDArray[np.bytes_]"
 """Keys of terms: shape (t,), 16 bytes each."""
@@ -120,6 +120,20 @@ class Terms:
     def halves(self) -> NDArray[np.uint64]:
         """The keys as pairs of numbers, which numpy compares in a tenth of the time."""
         return _halves(self.keys)
+
+    def of(self, analyser: str) -> Sequence[Terms]:
+        """Return the terms to look up in a block of this analyser."""
+        return [self, self._earlier] if analyser in WITHOUT_LANGUAGES else [self]
+
+    @cached_property
+    def _earlier(self) -> Terms:
+        """The differing forms of the earlier analysers; the place of a term without one is empty."""
+        known = {"", *self.texts}
+        forms = []
+        for form in map(earlier_form, self.texts):
+            forms.append("" if form in known else form)
+            known.add(form)
+        return Terms(forms)
 
 
 class WordBlock(Protocol):

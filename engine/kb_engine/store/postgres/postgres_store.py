@@ -84,7 +84,7 @@ from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, ex
 from kb_engine.store.postgres.word_order import Passing, passing
 from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Read, Write
-from kb_engine.store.store import Store, bounded, original_lost, utc_now
+from kb_engine.store.store import Store, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
 T = TypeVar("T")
@@ -511,7 +511,7 @@ class PostgresStore(Store):
             raise original_lost()
 
     async def _search(self, query: Query, read: Read) -> Found:
-        bounded(read, query.selection.reach)
+        read.reach = query.selection.reach
 
         async def find(wanted: IndexQuery, without: Sequence[int] = ()) -> Candidates:
             return await find_candidates(

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared
 from kb_engine.store.postgres.connection import SCHEMA, Db, changed, from_base, rows, value
 from kb_engine.store.postgres.word_order import insert_orders
 from kb_engine.store.repository.transaction import Read, Row, Write
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 _ACCEPTING = 0x6B62_0002
 """Advisory lock for accepting jobs: job numbers follow the order of commits, and the queue limit is kept."""
@@ -77,6 +74,7 @@ SELECT t.changes - ? + o.place, o.id FROM totals t, unnest(?::bigint[]) WITH ORD
 
 
 class PostgresRead(Read):
+    on_thread = False
     sources = "ARRAY(SELECT s.source_path FROM document_sources s WHERE s.document_id = d.id ORDER BY s.id)"
     tags = "ARRAY(SELECT t.tag FROM document_tags t WHERE t.document_id = d.id ORDER BY t.id)"
     among = "= ANY (?)"
@@ -109,9 +107,6 @@ class PostgresRead(Read):
     @staticmethod
     def vectors_of(stored: Sequence[Any]) -> Vectors:
         return np.array(stored, np.float32).reshape(len(stored), -1 if stored else 0)
-
-    async def computed(self, work: Callable[[T], U], argument: T) -> U:
-        return await asyncio.to_thread(work, argument)
 
     async def size(self) -> int:
         return int(

@@ -72,7 +72,7 @@ SMALL_AT_ONCE = 8_192
 FEW = 100
 """If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
 
-_HALF = np.uint64(32)
+_HALF, _NEXT = np.uint64(32), np.uint64(1)
 
 DTYPES = {
     "keys": KEY_TYPE,
@@ -460,10 +460,17 @@ class _Sorted(NamedTuple):
 
     def of(self, terms: NDArray[np.uint64]) -> _Sorted:
         """Return the postings of these terms."""
-        starts, ends = self.places.searchsorted([terms << _HALF, (terms + np.uint64(1)) << _HALF])
-        counts = ends - starts
-        found = np.repeat(ends - np.cumsum(counts), counts) + np.arange(counts.sum())
+        starts, counts = _lists(self.places, terms)
+        ends = counts.cumsum()
+        found = np.arange(ends[-1] if len(ends) else 0)
+        found += np.repeat(starts - ends + counts, counts)
         return _Sorted(self.beyond, self.places[found], self.frequencies[found])
+
+
+def _lists(places: NDArray[np.uint64], terms: NDArray[np.uint64]) -> tuple[Counts, Counts]:
+    """Return the start of the postings of each term, and their number."""
+    starts = places.searchsorted(terms << _HALF)
+    return starts, places.searchsorted((terms + _NEXT) << _HALF) - starts
 
 
 def _counted(terms: NDArray[np.integer[Any]], rows: Rows) -> tuple[NDArray[np.uint64], Rows]:
@@ -476,10 +483,10 @@ def _counted(terms: NDArray[np.integer[Any]], rows: Rows) -> tuple[NDArray[np.ui
 
 def _in_order(parts: Sequence[_Sorted]) -> tuple[NDArray[np.uint64], Rows]:
     """Return the places and frequencies of all parts."""
+    if len(parts) == 1:
+        return parts[0].places, parts[0].frequencies
     places = np.concatenate([np.empty(0, np.uint64), *(part.places for part in parts)])
     frequencies = np.concatenate([np.empty(0, np.uint32), *(part.frequencies for part in parts)])
-    if len(parts) < 2:
-        return places, frequencies
     order = np.argsort(places, kind="stable")  # linear time: the parts are in order
     return places[order], frequencies[order]
 
@@ -525,16 +532,20 @@ class RecentView:
             known = {
                 text: number for text in terms.texts if (number := self._words.numbers.get(text)) is not None
             }
-            numbers = np.sort(np.array(list(known.values()), np.uint64))
-            places, frequencies = _in_order([part.of(numbers) for part in self._words.sorted(self._size)])
-            inside = places.astype(np.uint32) < self._size
-            places, frequencies = places[inside], frequencies[inside]
-            counts = np.diff(places.searchsorted(numbers << _HALF), append=len(places))
+            numbers = sorted(known.values())
+            wanted = np.array(numbers, np.uint64)
+            parts = [part.of(wanted) for part in self._words.sorted(self._size)]
+            places, frequencies = _in_order(parts)
+            rows = places.astype(np.uint32)  # the lower half
+            if parts and parts[-1].beyond > self._size:
+                inside = rows < self._size
+                places, rows, frequencies = places[inside], rows[inside], frequencies[inside]
+            _, counts = _lists(places, wanted)
             # Some may occur only in rows beyond this view.
-            occurs = counts > 0
-            lists = {number: place for place, number in enumerate(numbers[occurs].tolist())}
+            occurring = [number for number, count in zip(numbers, counts.tolist(), strict=True) if count]
+            lists = {number: place for place, number in enumerate(occurring)}
             no_keys = np.empty(0, KEY_TYPE)
-            found = in_memory(no_keys, counts[occurs], places.astype(np.uint32), frequencies, self.lengths)
+            found = in_memory(no_keys, counts[counts > 0], rows, frequencies, self.lengths)
             terms.recent[self] = found
             terms.numbers[found] = [lists.get(known.get(text, -1)) for text in terms.texts]
         return found

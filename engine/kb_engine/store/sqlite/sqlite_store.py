@@ -523,12 +523,12 @@ class SqliteStore(Store):
         state, known = self._index.latest
         # SQLite takes its snapshot at the first read, not at BEGIN.
         db.execute("BEGIN")
-        if (generation := value(db, SqliteRead.generation)) == known:
+        if (generation := db.execute(SqliteRead.generation).get) == known:
             return state, generation
         db.execute("ROLLBACK")
         with self._index.guard:
             db.execute("BEGIN")
-            return self._index.state, value(db, SqliteRead.generation)
+            return self._index.state, db.execute(SqliteRead.generation).get
 
 
 def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:

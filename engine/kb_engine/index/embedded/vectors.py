@@ -63,10 +63,10 @@ _SHARED_ROWS = 8_192
 GATHER_BELOW = 0.5
 """Share of a block's rows below which copying them is faster than a pass over the block."""
 _ORIGINALS = (
-    # One value instead of rows, each of which would take the interpreter's lock. The outer loop of a cross
-    # join keeps the order of the ids; ORDER BY would copy the vectors into a sorter, for the same time again.
-    "SELECT CAST(group_concat(v.vector, '') AS BLOB) FROM carray(?) c CROSS JOIN vectors v "
-    "WHERE v.chunk_id = c.value"
+    # One value instead of rows, each of which would take the interpreter's lock. The ids tell the order,
+    # since ORDER BY would copy the vectors into a sorter, for the same time again.
+    "SELECT CAST(group_concat(v.vector, '') AS BLOB), group_concat(v.chunk_id) "
+    "FROM carray(?) c CROSS JOIN vectors v WHERE v.chunk_id = c.value"
 )
 _ROWS_AT_ONCE = 2_048
 _LEVELS = 127
@@ -445,10 +445,11 @@ def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
     Raises:
         VectorsLost: one is missing or damaged.
     """
-    raw: bytes = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get or b""
-    if len(raw) != 4 * dimensions * len(chunk_ids):
+    raw, read = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get
+    if len(raw or b"") != 4 * dimensions * len(chunk_ids):
         raise VectorsLost
-    return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)
+    order = np.fromstring(read, np.int64, sep=",").argsort()
+    return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)[order]
 
 
 def lost(db: apsw.Connection, dimensions: int) -> list[int]:

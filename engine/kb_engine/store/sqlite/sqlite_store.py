@@ -379,14 +379,16 @@ class SqliteStore(Store):
                 added += sum(len(batch.chunk_ids) for batch in write.changes.added)
                 if added >= GROUP_CHUNKS:
                     break
+            generation = value(db, SqliteRead.generation)
             if staged is not None:
                 if staged.dimensions != self._index.state.dimensions:
                     set_meta(db, "dimensions", str(staged.dimensions))
                 with self._index.guard:
                     db.execute("COMMIT")
-                    self._index.publish(staged)
+                    self._index.publish(staged, generation)
             else:
                 db.execute("COMMIT")
+                self._index.publish(self._index.state, generation)
         except BaseException:
             roll_back(db)
             raise
@@ -521,11 +523,15 @@ class SqliteStore(Store):
 
     def _snapshot(self, db: apsw.Connection) -> tuple[State, int]:
         """Begin a read transaction; return the index state of the same moment, and their generation."""
+        state, known = self._index.latest
+        # SQLite takes its snapshot at the first read, not at BEGIN.
+        db.execute("BEGIN")
+        if (generation := db.execute(SqliteRead.generation).get) == known:
+            return state, generation
+        db.execute("ROLLBACK")
         with self._index.guard:
             db.execute("BEGIN")
-            # SQLite takes its snapshot at the first read, not at BEGIN.
-            ((generation,),) = db.execute(SqliteRead.generation)
-            return self._index.state, generation
+            return self._index.state, db.execute(SqliteRead.generation).get
 
 
 def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import sys
 from typing import get_args
 
+import msgspec
 import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
-from kb_contracts.api.models import FINAL_STATUSES, MAX_INTEGER, MAX_TAGS, FileFields, JobStatus, NotePatch
+from kb_contracts.api.models import (
+    FINAL_STATUSES,
+    MAX_INTEGER,
+    MAX_TAGS,
+    FileFields,
+    JobStatus,
+    NotePatch,
+    NoteRequest,
+)
 from kb_contracts.semantics.documents import (
     WHITE_SPACE,
     check_note_text,
@@ -24,6 +33,13 @@ from kb_contracts.semantics.documents import (
     title_after_update,
 )
 from kb_contracts.semantics.jobs import TRANSITIONS, Event, may_succeed_again, sources, target
+
+
+def test_a_title_of_white_space_counts_as_left_out() -> None:
+    for kind in (NoteRequest, FileFields, NotePatch):
+        text = {} if kind is FileFields else {"text": "a"}
+        titles = [msgspec.convert({"title": each, **text}, kind).title for each in (" \n", " a ")]
+        assert titles == [None, " a "]
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003"])

@@ -89,7 +89,7 @@ class EngineWords:
     messages: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, str] = field(default_factory=dict)
     flattened: str = "filters."
-    """The prefix of parameters that the engine takes in an object and the tools take flat."""
+    """A prefix of the engine's parameters that the tools' do not have, such as of those in an object."""
 
 
 @dataclass(frozen=True, slots=True)

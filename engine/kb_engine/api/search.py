@@ -196,6 +196,7 @@ class RaglerApi:
                 scoring=encoder.embedder.scoring,
                 top=request.limit if plan is None else pool_size(request.limit),
                 selection=selection,
+                judged=False,
             ),
             encoder.query(request.query),
         )

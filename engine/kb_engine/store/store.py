@@ -196,7 +196,8 @@ class Store(ABC):
             query = replace(query, selection=replace(query.selection, reach=reach))
         with tracing.step("search index"):
             found = await self._find(query, vector)
-            if query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above):
+            is_unclear = query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above)
+            if query.judged and is_unclear:
                 by_words = replace(query, mode="fts", vector=None, top=1, min_score=0.0, arrange=None)
                 words = await self._find(by_words, None)
                 found = replace(found, weak=fused(query.scoring.weight, found.above, words.above) < 0)

@@ -186,7 +186,7 @@ class PublishedTool:
             input_schema(tool.arguments),
             published,
             label=label,
-            right=tool.needed_right,
+            right=tool.needed_right(),
             toolset=toolset,
             opening=opening(tool.document_mark),
             meta=meta_of(tool.document_mark),
@@ -295,7 +295,7 @@ class Calls:
             grant = call.grant
             visible = self._views(grant.access.rights, grant.access.reach, grant.toolsets)
             names = (each for each in self._tools if each in visible)
-            raise UnknownToolError(name, names, self._unknown_tool(name))
+            raise UnknownToolError(name, names, self._unknown_tool(name, grant))
         return await self._answer(_Run(published, arguments, call))
 
 

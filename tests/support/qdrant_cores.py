@@ -249,8 +249,8 @@ class EdgeCore:
 
 
 def core_of(kind: str) -> Core:
-    """A core by its name: `edge`, `local` or `real`."""
-    return {"edge": EdgeCore, "local": LocalCore, "real": RealCore}[kind]()
+    """A core by its name: `edge` or `real`."""
+    return {"edge": EdgeCore, "real": RealCore}[kind]()
 
 
 def _schema(wanted: rest.CreateFieldIndex) -> Any:

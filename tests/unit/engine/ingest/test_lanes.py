@@ -85,22 +85,20 @@ async def test_readers_together_keep_to_their_memory(parts: Parts, tmp_path: Pat
     """The memory allows one picture reader at a time, for any number of workers."""
     pipeline = Pipeline(parts.encoder, Limits(), memory=MemoryBudget(OCR_MEMORY))
     drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")
-    most = 0
+    seen: list[int] = []
 
     async def progress(_step: str, _done: int, _total: int) -> None:
         """Ignore the progress."""
 
-    async def watch() -> None:
-        nonlocal most
-        while True:
-            most = max(most, len(own_children()))
-            await asyncio.sleep(0)
+    def count() -> bool:
+        seen.append(len(own_children()))
+        return reading.done()
 
-    watching = asyncio.create_task(watch())
     read = [pipeline.file(tmp_path / "a.png", FORMATS["png"], "a.png", None, progress) for _ in range(3)]
-    await asyncio.gather(*read)
-    watching.cancel()
-    assert most == 1
+    reading = asyncio.gather(*read)
+    await eventually_async(count, what="the end of all three")
+    await reading
+    assert max(seen) == 1
 
 
 async def test_a_free_worker_takes_the_job_behind_those_of_a_caller_at_its_limit(

@@ -46,7 +46,7 @@ from kb_engine.index.embedded.vectors import (
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
 from kb_engine.index.score import SLACK, Floats, Formula, fused
-from kb_engine.index.words import WITHOUT_LANGUAGES, Word, earlier_form, looked_up, weigh_words
+from kb_engine.index.words import Word, looked_up, weigh_words
 
 Originals = Callable[[Ids], Vectors]
 """Returns the float32 vectors of these chunks, whose ids ascend. Raises `VectorsLost`."""
@@ -99,9 +99,7 @@ class Lookup:
         self._readable = readable
         allowed = [part.allowed(documents) for part in state.parts]
         self._counted = allowed if readable is documents else None
-        conditions = [
-            [terms.holding(part.block) for part in state.parts] for terms in map(_QueryTerms, required)
-        ]
+        conditions = [[_holding(terms, part.block) for part in state.parts] for terms in map(Terms, required)]
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
         for rows in conditions:
@@ -178,67 +176,36 @@ class _Statistics:
     counts: NDArray[np.int64]
 
 
-class _QueryTerms:
-    """The terms of a query, looked up in blocks of any analyser."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = texts
-        self._terms = Terms(texts)
-
-    def frequencies(self, block: Block, rows: NDArray[np.uint32] | None = None) -> NDArray[np.int64]:
-        """Return the number of rows with each term."""
-        counts = np.zeros(len(self.texts), np.int64)
-        for each in self._of(block):
-            counts += block.words.frequencies(each, rows)
-        return counts
-
-    def add_scores(
-        self,
-        block: Block,
-        weights: Sequence[float],
-        average: float,
-        scores: Floats32,
-        rows: NDArray[np.uint32] | None = None,
-    ) -> None:
-        """Add the BM25 of each row to `scores`."""
-        for each in self._of(block):
-            block.words.add_scores(each, weights, average, scores, rows)
-
-    def holding(self, block: Block) -> Mask:
-        """Return a mask of the rows with at least one of the terms."""
-        held = np.zeros(len(block), np.bool_)
-        for each in self._of(block):
-            held |= block.words.holding(each)
-        return held
-
-    def _of(self, block: Block) -> Sequence[Terms]:
-        return [self._terms, self._earlier] if block.analyser in WITHOUT_LANGUAGES else [self._terms]
-
-    @cached_property
-    def _earlier(self) -> Terms:
-        """The differing forms of the earlier analysers; the place of a term without one is empty."""
-        known = {"", *self.texts}
-        forms = []
-        for form in map(earlier_form, self.texts):
-            forms.append("" if form in known else form)
-            known.add(form)
-        return Terms(forms)
+def _frequencies(terms: Terms, block: Block, rows: NDArray[np.uint32] | None = None) -> NDArray[np.int64]:
+    """Return the number of rows with each term, in total or among `rows`."""
+    counts = np.zeros(len(terms.texts), np.int64)
+    for each in terms.of(block.analyser):
+        counts += block.words.frequencies(each, rows)
+    return counts
 
 
-def _statistics(state: State, terms: _QueryTerms, counted: Sequence[Mask | None]) -> _Statistics:
+def _holding(terms: Terms, block: Block) -> Mask:
+    """Return a mask of the rows with at least one of the terms."""
+    held = np.zeros(len(block), np.bool_)
+    for each in terms.of(block.analyser):
+        held |= block.words.holding(each)
+    return held
+
+
+def _statistics(state: State, terms: Terms, counted: Sequence[Mask | None]) -> _Statistics:
     counts = np.zeros(len(terms.texts), np.int64)
     size, tokens = 0, 0.0
     for part, mask in zip(state.parts, counted, strict=True):
         if mask is None or mask is part.alive:
             size, tokens = size + part.size, tokens + part.tokens
-            counts += terms.frequencies(part.block)
+            counts += _frequencies(terms, part.block)
             if len(part.removed):
-                counts -= terms.frequencies(part.block, part.removed)
+                counts -= _frequencies(terms, part.block, part.removed)
         else:
             rows = np.flatnonzero(mask).astype(np.uint32)
             size += len(rows)
             tokens += float(part.block.words.lengths[rows].sum(dtype=np.float64))
-            counts += terms.frequencies(part.block, rows)
+            counts += _frequencies(terms, part.block, rows)
     return _Statistics(size, tokens / max(size, 1) or 1.0, counts)
 
 
@@ -250,7 +217,7 @@ def _word_scores(
 ) -> WordScores:
     """Compute `Lookup.scores`; the statistics come from the rows in `counted` alone."""
     texts = looked_up(words)
-    terms = _QueryTerms(texts)
+    terms = Terms(texts)
     known = _statistics(state, terms, counted)
     counts = dict(zip(texts, known.counts.tolist(), strict=True))
     weights, total_weight = weigh_words(words, counts, known.size)
@@ -260,12 +227,13 @@ def _word_scores(
     for part, rows in zip(state.parts, allowed, strict=True):
         scores = np.zeros(len(part.block.chunk_ids), np.float32)
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
-        if chosen is None or len(chosen) * FEW > len(scores):
-            terms.add_scores(part.block, of_terms, average, scores)
-        else:
-            of_chosen = np.zeros(len(chosen), np.float32)
-            terms.add_scores(part.block, of_terms, average, of_chosen, chosen)
-            scores[chosen] = of_chosen
+        if chosen is not None and len(chosen) * FEW > len(scores):
+            chosen = None
+        added = scores if chosen is None else np.zeros(len(chosen), np.float32)
+        for each in terms.of(part.block.analyser):
+            part.block.words.add_scores(each, of_terms, average, added, chosen)
+        if chosen is not None:
+            scores[chosen] = added
         found.append(scores)
     return WordScores(found, total_weight)
 

@@ -97,7 +97,7 @@ class Lookup:
         self.state = state
         self._words = words
         self._readable = readable
-        allowed = [part.allowed(documents) for part in state.parts]
+        allowed = state.allowed(documents)
         self._counted = allowed if readable is documents else None
         conditions = [[_holding(terms, part.block) for part in state.parts] for terms in map(Terms, required)]
         if query.among is not None:
@@ -131,7 +131,7 @@ class Lookup:
         """The BM25 of all rows of each part. If few rows pass the filters, the remaining rows have 0."""
         counted = self._counted
         if counted is None:
-            counted = [part.allowed(self._readable) for part in self.state.parts]
+            counted = self.state.allowed(self._readable)
         return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
 
     def best(

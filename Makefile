@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FLAGS  ?=
 # A file of tests stays on one core, so that its servers and databases are started once.
-PYTEST  = $(BIN)/python -m pytest --numprocesses $(1) --dist loadfile --no-loadscope-reorder $(FLAGS)
+PYTEST  = $(BIN)/python -m pytest --forks $(1) $(FLAGS)
 # Tests within one process wait a third of their time, for sockets and timers: one more than there are cores.
 BESIDE  = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 # Hundreds of processes are started here: without bytecode each would compile all of kb that it imports.

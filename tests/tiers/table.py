@@ -17,7 +17,7 @@ EVERYWHERE = (
 )
 """Paths on which every tier depends."""
 
-PYTEST = (".venv/bin/python", "-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")
+PYTEST = (".venv/bin/python", "-m", "pytest", "--forks", "auto")
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ TIERS = (
             "tests/unit/cli",
             "tests/unit/config",
             "tests/unit/load",
+            "tests/unit/test_forks.py",
             "tests/unit/test_imports.py",
             "tests/unit/test_optional_parts.py",
             "tests/docs",

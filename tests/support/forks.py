@@ -8,11 +8,13 @@ process, which reports as if it had run the tests itself.
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -78,9 +80,12 @@ class Forks:
         """Run files of tests, in a forked process."""
         plugins = self._config.pluginmanager
         plugins.unregister(name="terminalreporter")
-        if (capture := plugins.get_plugin("capturemanager")) is not None:
-            capture.stop_global_capturing()  # its files belong to the first process
-            capture.start_global_capturing()
+        capture = plugins.get_plugin("capturemanager")
+        if capture is not None and self._config.option.capture == "fd":
+            capture.resume_global_capture()
+            for stream in (sys.stdout, sys.stderr):  # the files of the capture, shared with other processes
+                with TemporaryFile(buffering=0) as own:
+                    os.dup2(own.fileno(), stream.fileno())
             capture.suspend_global_capture()
         for item, following in pairwise(chain(_taken(files, queue), (None,))):
             assert item is not None

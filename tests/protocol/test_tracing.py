@@ -114,12 +114,8 @@ def spans(collector: Collector, tool: str, count: int = 1) -> list[SeenSpan]:
     return eventually(lambda: collector.named(tool), lambda seen: len(seen) >= count, what="a span")
 
 
-@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
-def test_a_call_is_a_span_that_goes_on_in_the_engine(
-    asked: Asked, collector: Collector, variable: str
-) -> None:
-    path = "/v1/traces" if "TRACES" in variable else ""
-    with served(asked, **{variable: collector.url + path}) as (caller, _):
+def test_a_call_is_a_span_that_goes_on_in_the_engine(asked: Asked, collector: Collector) -> None:
+    with served(asked, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{collector.url}/v1/traces") as (caller, _):
         message = call("kb_search", meta={"traceparent": TRACEPARENT}, query="honey bees")
         caller.send(message)
         (short,) = spans(collector, "kb_search")

@@ -471,10 +471,13 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
     with engine(options) as client:
         waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
         before = None
-        with suppress(CliError):  # the update itself reports it; and a key may write without reading
+        try:
             before = client.call(
                 GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
             ).version
+        except CliError as error:  # the update reports any other; and a key may write without reading
+            if error.status == Exit.UNREACHABLE:  # a silent engine costs one time-out, not two
+                raise
         changed = client.call(
             PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
         )

@@ -119,7 +119,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def describe(
         cls: type[S], environ: Mapping[str, str], *, file: Path | None = None, **flags: Any
     ) -> list[SettingValue]:
-        """Return each setting with its value and its source (flag, environment, file, default)."""
+        """Return each setting with its value and its source (flag, environment, file, default), and each
+        removed one that is still set.
+        """
         settings, sources = cls._gather(environ, file, flags)
         return settings._rows(sources)
 
@@ -140,6 +142,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 text = setting.printable(str(value))
             rows.append(SettingValue(setting.variable, text, sources[setting.variable], setting.help))
+        for name in self.removed_but_set:
+            rows.append(SettingValue(name, "no effect", sources[name], f"removed: {self.REMOVED[name]}"))
         return rows
 
     @classmethod
@@ -173,9 +177,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 values[name] = _convert(setting, annotation, raw)
             sources[setting.variable] = source
-        values["removed_but_set"] = tuple(
-            name for name in cls.REMOVED if environ.get(name, "") or name in from_file
-        )
+        for name in cls.REMOVED:
+            if environ.get(name, "") or name in from_file:
+                sources[name] = "environment" if environ.get(name, "") else "file"
+        values["removed_but_set"] = tuple(name for name in cls.REMOVED if name in sources)
         settings = cls(**values)
         expanded = {
             name: value.expanduser()

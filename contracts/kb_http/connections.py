@@ -1,4 +1,5 @@
-"""The connections that a server keeps open, bounded so that no client can use up its descriptors.
+"""The connections that a server keeps open, bounded so that no client can use up its descriptors, and the
+admission of their requests.
 
 ```
               ┌── a request arrived ─────▶ ACTIVE ── it is answered ──▶ IDLE
@@ -7,119 +8,65 @@
    └───────────────────────── bytes of the next request ─────────────────┘
 ```
 
-This module works on connections, `kb_http.admission` on requests. aiohttp has a time-out for a
-connection that waits between requests, but no time-out for a header that never ends. The number of
-connections is bounded in total and for each address. When a bound is reached, a new connection takes the
-place of the connection that has been AWAITING longest, otherwise of the connection that has been IDLE
-longest: open connections without requests do not lock out other clients. New connections keep their place for
-a moment; further ones wait in the kernel meanwhile. If all are ACTIVE, a new one is a surplus connection: a
-few of these are kept, to answer probes and to refuse requests with a proper response.
+aiohttp has a time-out for a connection that waits between requests, but no time-out for a header that never
+ends. The number of connections is bounded in total and for each address. When a bound is reached, a new
+connection takes the place of the connection that has been AWAITING longest, otherwise of the connection that
+has been IDLE longest: open connections without requests do not lock out other clients. New connections keep
+their place for a moment; further ones wait in the kernel meanwhile. If all are ACTIVE, a new one is a surplus
+connection: a few of these are kept, to answer probes and to refuse requests with a proper response.
 
 With a certificate, a connection is AWAITING from the first byte of its handshake; the time limit of headers
 includes the handshake.
+
+Each request marks its connection ACTIVE, and IDLE afterwards. Without room for it, the request is refused.
+When the server stops:
+
+    signal to stop ─▶ stop listening ─▶ wait for bodies ─▶ refuse incomplete requests ─▶ clean up
+
+Once a runner is cleaned up, aiohttp drops arriving data: it would wait in vain for the rest of a body, and
+then close the connection. The sender would not know whether to send the request again; a refusal says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import resource
-import socket
-import ssl
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum, auto
-from ipaddress import IPv6Address, ip_address
+from functools import partial
 from typing import Any, cast
 
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
+from aiohttp.web_protocol import RequestPayloadError
+
 from kb_http.certificate import Certificate
+from kb_http.limits import ConnectionLimits, owner_of
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 4096
-HEADER_SECONDS = 10.0
-BACKLOG = 4096
-"""Maximum number of connections that the kernel queues."""
+RETRY_SECONDS = 5
+"""Time after which a refused caller is asked to try again, in seconds."""
 
-_SURPLUS = 64
+ARRIVING_SECONDS = 5.0
+"""Maximum time for bodies to arrive once a server stops, in seconds."""
+
+LINGER_SECONDS = 2.0
+"""Time that a runner reads on in a refused body, in seconds. A connection that is closed while its peer still
+sends is reset, and the response may be lost. A stop allows the same time to undo partial work for such a
+body.
+"""
 PATIENCE_SECONDS = 0.25
 """Minimum time that a new connection keeps its place, in seconds. Further ones wait in the kernel."""
-_AT_ONCE = 8
+AT_ONCE = 8
 """Maximum number of connections begun, and of connections ended, in one turn of the loop."""
+_SURPLUS = 64
 _TURNS = 6
 """Turns of the loop after which the first data of a new connection, if sent at once, have been read."""
 _SWEEP_SECONDS = 1.0
-_CLOSING_SECONDS = 2.0
-"""Maximum time that an encrypted connection waits for its peer's agreement to close, in seconds."""
-_BACKEND_CONNECTIONS = 512
-_OTHER_DESCRIPTORS = 256
-"""Descriptors for connections just accepted and not yet counted, surplus connections, files and databases."""
-_IPV6_NETWORK = 64
-
-
-# --- limits --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Limits for the number of open connections and for the time of a header.
-
-    `per_address` is the limit for one address if `is_bounded` is true for it: programs of this machine share
-    one address, and so do all clients of one proxy.
-    """
-
-    connections: int = CONNECTIONS
-    per_address: int = CONNECTIONS
-    header_seconds: float = HEADER_SECONDS
-    is_bounded: Callable[[str], bool] = lambda address: not is_loopback(address)
-
-
-def connections_within_descriptors(wanted: int) -> int:
-    """Return the number of connections, up to `wanted`, that this process has descriptors for.
-
-    It raises the soft limit of the process for them. Each connection may need a second one to a backend, and
-    some descriptors are reserved for other uses.
-    """
-    others = _BACKEND_CONNECTIONS + _OTHER_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return wanted
-    if soft < wanted + others:
-        most = wanted + others if hard == resource.RLIM_INFINITY else min(hard, wanted + others)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        except (OSError, ValueError):  # some systems have a limit below the hard one
-            most = soft
-        soft = max(soft, most)
-    return max(1, min(wanted, max(soft - others, (soft - _OTHER_DESCRIPTORS) // 2)))
-
-
-def is_loopback(name: str) -> bool:
-    """True if a host name or address is a loopback one, judged by its form."""
-    try:
-        return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def owner_of(address: str) -> str:
-    """Return the key for counting the connections of an address: for IPv6 its /64 network, since one host has
-    it whole.
-    """
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(parsed, IPv6Address):
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(IPv6Address(int(parsed) >> _IPV6_NETWORK << _IPV6_NETWORK))
-
-
-# --- connections ---------------------------------------------------------------------------------
 
 
 class State(Enum):
@@ -165,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self._protocol.connection_made(transport)
         if self.handshake is None:
-            self.table.add(self, _address(transport.get_extra_info("peername")))
+            self.table.add(self, address_of(transport.get_extra_info("peername")))
         self.handshake = None
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -191,15 +138,14 @@ class Connection(asyncio.Protocol):
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
 
-def _address(peer: object) -> str:
+def address_of(peer: object) -> str:
     return str(peer[0]) if isinstance(peer, tuple) else ""
 
 
 class ConnectionTable:
     """Creates the protocols of new connections, and closes connections beyond the limits.
 
-    `awaiting`, `idle` and `surplus` are in the order in which connections entered that state. A request moves
-    its connection itself: `kb_http.admission`.
+    `awaiting`, `idle` and `surplus` are in the order in which connections entered that state.
     """
 
     def __init__(
@@ -252,7 +198,7 @@ class ConnectionTable:
     def remove(self, connection: Connection) -> None:
         if connection.state is State.CLOSED:
             return
-        self.release_client(connection)
+        self._release_client(connection)
         connection.state = State.CLOSED
         self.awaiting.pop(connection, None)
         self.idle.pop(connection, None)
@@ -274,7 +220,7 @@ class ConnectionTable:
         self._lost.append((protocol, error))
 
     def _end_some(self) -> None:
-        for _ in range(min(_AT_ONCE, len(self._lost))):
+        for _ in range(min(AT_ONCE, len(self._lost))):
             protocol, error = self._lost.popleft()
             protocol.connection_lost(error)
         if self._lost:
@@ -291,7 +237,31 @@ class ConnectionTable:
         if self._sweeping is None:
             self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
-    def count_client(self, connection: Connection, client: str) -> bool:
+    def begin_request(self, connection: Connection, client: str | None) -> bool:
+        """Mark the connection ACTIVE; False if there is no room for its request.
+
+        `client` is the address for which a proxy sent the request, if any.
+        """
+        if connection.state is State.CLOSED:
+            return True
+        self.awaiting.pop(connection, None)
+        self.idle.pop(connection, None)
+        connection.state = State.ACTIVE
+        if connection.surplus:
+            self._promote(connection)
+        if client is not None and not self._count_client(connection, client):
+            return False
+        return not connection.surplus
+
+    def end_request(self, connection: Connection) -> None:
+        """Mark the connection IDLE, and stop counting its request for an address."""
+        self._release_client(connection)
+        if connection.state is not State.CLOSED:
+            connection.state = State.IDLE
+            if not connection.surplus:
+                self.idle[connection] = None
+
+    def _count_client(self, connection: Connection, client: str) -> bool:
         """Count a request of the connection for the address `client`; False if that is at its limit."""
         if self._limits.is_bounded(client):
             client = owner_of(client)
@@ -301,13 +271,12 @@ class ConnectionTable:
             connection.client = client
         return True
 
-    def release_client(self, connection: Connection) -> None:
-        """Stop counting the connection's request for an address, once it has ended."""
+    def _release_client(self, connection: Connection) -> None:
         if connection.client is not None:
             self._give_back(connection.client)
             connection.client = None
 
-    def promote(self, connection: Connection) -> None:
+    def _promote(self, connection: Connection) -> None:
         """Give a surplus connection a regular place, if possible, now that it has a request."""
         if self._take_place(connection, asyncio.get_running_loop().time()):
             connection.surplus = False
@@ -359,133 +328,107 @@ class ConnectionTable:
             del self._of[address]
 
 
-class Intake:
-    """Accepts connections from a socket in turns, as long as the table has room.
+# --- admission of requests ------------------------------------------------------------------------
 
-    `take` returns the next connection, or None if no connection waits, and raises OSError if there is no
-    descriptor for it. asyncio's own server would accept all waiting connections before the first of them is
-    counted.
-    """
+
+class Admission:
+    """The outermost middleware of an application that is served by a `ConnectionTable`."""
 
     def __init__(
-        self, table: ConnectionTable, source: socket.socket, take: Callable[[], socket.socket | None]
+        self,
+        no_room: Callable[[web.Request], web.Response],
+        unfinished: Callable[[web.Request], web.Response],
+        *,
+        is_probe: Callable[[web.Request], bool],
+        client_of: Callable[[web.Request], str | None] | None = None,
+        is_futile: Callable[[web.Request], bool] = lambda _request: False,
     ) -> None:
-        self._table = table
-        self._source = source
-        self._take = take
-        self._beginning: set[asyncio.Task[None]] = set()
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self._resuming: asyncio.TimerHandle | None = None
+        """`no_room` and `unfinished` make the responses to refused requests.
 
-    def start(self) -> None:
-        asyncio.get_running_loop().add_reader(self._source.fileno(), self._turn)
+        A probe is answered even without room. `client_of` returns the address for which a proxy sent a
+        request. A request for which `is_futile` is true is refused at once when the server stops: its result
+        would be lost with the server.
+        """
+        self._no_room = no_room
+        self._unfinished = unfinished
+        self._is_probe = is_probe
+        self._client_of = client_of
+        self._is_futile = is_futile
+        self._arriving: dict[asyncio.Task[Any], web.Request] = {}
+        self._refused: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
 
-    def stop(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._source.fileno())
-        if self._resuming is not None:
-            self._resuming.cancel()
-        for handshake in self._handshakes:
-            handshake.cancel()
-        self._source.close()
+    def install(self, app: web.Application) -> None:
+        """Become the outermost middleware of `app`, and make `stop_listening` find it."""
+        app[_ADMISSION] = self
+        app.middlewares.insert(0, self._middleware)
 
-    def _pause(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._source.fileno())
-        self._resuming = loop.call_later(PATIENCE_SECONDS / 10, self.start)
-
-    def _turn(self) -> None:
-        places = self._table.acceptable(_AT_ONCE)
-        if not places:
-            self._pause()
-            return
-        for _ in range(places - len(self._beginning)):
-            try:
-                connection = self._take()
-            except OSError:
-                self._pause()
-                return
-            if connection is None:
-                return
-            certificate = self._table.certificate
-            if certificate is None:
-                self._start(self._begin(connection), self._beginning)
+    @web.middleware
+    async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        connection = transport.get_protocol() if transport is not None else None
+        has_room = True
+        if isinstance(connection, Connection):
+            client = self._client_of(request) if self._client_of is not None else None
+            has_room = connection.table.begin_request(connection, client)
+        task = None if request.content.is_eof() else asyncio.current_task()
+        if task is not None:
+            self._arriving[task] = request
+            request.content.on_eof(partial(self._arrived, task))
+        try:
+            if has_room or self._is_probe(request):
+                response = await handler(request)
             else:
-                self._start(self._begin_encrypted(connection, certificate.context()), self._handshakes)
-
-    def _start(self, beginning: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
-        task = asyncio.get_running_loop().create_task(beginning)
-        among.add(task)
-        task.add_done_callback(among.discard)
-
-    async def _begin(self, accepted: socket.socket) -> None:
-        accepted.setblocking(False)
-        with suppress(OSError):  # the client has left before it was served
-            await asyncio.get_running_loop().connect_accepted_socket(self._table, accepted)
-
-    async def _begin_encrypted(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
-        accepted.setblocking(False)
-        try:
-            address = _address(accepted.getpeername())
-        except OSError:  # the client has closed it
-            accepted.close()
-            return
-        connection = self._table()
-        connection.handshake = asyncio.current_task()
-        self._table.add(connection, address)
-        try:
-            with suppress(OSError):  # the client speaks no TLS, does not trust the certificate, or has left
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: connection, accepted, ssl=context, ssl_shutdown_timeout=_CLOSING_SECONDS
-                )
+                response = self._no_room(request)
+        except asyncio.CancelledError:
+            if task is None or task not in self._refused:
+                raise
+            task.uncancel()
+            response = self._unfinished(request)
+            response.force_close()
         finally:
-            if connection.transport is None:
-                self._table.remove(connection)
+            if task is not None:
+                self._refused.discard(task)
+                self._arrived(task)
+            if isinstance(connection, Connection):
+                connection.table.end_request(connection)
+        if not has_room:
+            response.force_close()
+        return response
+
+    async def settle(self, seconds: float = ARRIVING_SECONDS) -> None:
+        """Return when no body is arriving; refuse requests whose body has not arrived within `seconds`."""
+        self._cut([task for task, request in self._arriving.items() if self._is_futile(request)])
+        await self._until(lambda: not self._arriving, seconds)
+        self._cut(list(self._arriving))
+        await self._until(lambda: not self._refused, LINGER_SECONDS)
+
+    def _cut(self, tasks: list[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            del self._arriving[task]
+            self._refused.add(task)
+            task.cancel()
+
+    def _arrived(self, task: asyncio.Task[Any]) -> None:
+        self._arriving.pop(task, None)
+        self._changed.set()
+
+    async def _until(self, holds: Callable[[], bool], seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not holds():
+                    self._changed.clear()
+                    await self._changed.wait()
 
 
-class Listener:
-    """Listening sockets on `address`, from which connections are accepted."""
-
-    def __init__(self, table: ConnectionTable, sockets: list[socket.socket]) -> None:
-        self.address: tuple[str, int] = sockets[0].getsockname()[:2]
-        self._intakes: list[Intake] = []
-        for each in sockets:
-
-            def accept(listening: socket.socket = each) -> socket.socket | None:
-                try:
-                    return listening.accept()[0]
-                except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-                    return None
-
-            each.setblocking(False)
-            self._intakes.append(Intake(table, each, accept))
-            self._intakes[-1].start()
-
-    def close(self) -> None:
-        for intake in self._intakes:
-            intake.stop()
+_ADMISSION = web.AppKey("_ADMISSION", Admission)
 
 
-async def listen(table: ConnectionTable, host: str, port: int) -> Listener:
-    """Listen on all addresses of `host`, or on every address if it is empty; port 0 is any free one.
-
-    Raises:
-        OSError: the address is not an address of this machine, or is in use.
-    """
-    infos = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    with ExitStack() as stack:
-        sockets = []
-        for family, _, _, _, address in dict.fromkeys(infos):
-            listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-            sockets.append(listening)
-        stack.pop_all()
-    return Listener(table, sockets)
+async def stop_listening(runner: web.AppRunner) -> None:
+    """Stop accepting connections and let bodies arrive; then the runner can be cleaned up."""
+    for site in list(runner.sites):
+        await site.stop()
+    await runner.app[_ADMISSION].settle()
 
 
 # --- what is logged of connections --------------------------------------------------------------
@@ -496,10 +439,6 @@ class _Malformed(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """False for a record of an unparsable request."""
-        # Imported here: settings name bounds of this module, and a stdio server must import no HTTP server.
-        from aiohttp.http_exceptions import HttpProcessingError
-        from aiohttp.web_protocol import RequestPayloadError
-
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, HttpProcessingError | RequestPayloadError):
             return True

@@ -15,9 +15,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from kb_contracts.api.operations import AnyOperation
-from kb_http.decoding import decode_body
-from kb_http.mount import ANSWERING, JSON_BODY_BYTES, Sent, body_too_large, failure_response
-from kb_http.multipart import SentFile
+from kb_http.mount import ANSWERING, failure_response
+from kb_http.requests import JSON_BODY_BYTES, Sent, SentFile, body_too_large
 
 _ENDING_SECONDS = 10.0
 """Maximum time that calls may take to end when the application stops, in seconds; the same as for
@@ -49,12 +48,10 @@ class DirectCalls:
         raises ConnectionError if `file.blocks` does, and no other exception.
         """
 
-        async def read_body() -> object:
-            if operation.body is None or file is not None:
-                return None
+        async def read_body() -> bytes | None:
             if len(json) > JSON_BODY_BYTES:
                 raise body_too_large()
-            return decode_body(json, operation.body)
+            return json if file is None else None
 
         sent = Sent(path, query.items(), CIMultiDict(headers), self._authorization, read_body, file)
         call = asyncio.create_task(self._answer(operation, sent))

@@ -14,8 +14,8 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
 from http import HTTPStatus
@@ -30,40 +30,37 @@ from multidict import MultiMapping
 from kb_contracts.access.reach import EVERYTHING, MAX_ACCESS_BYTES, REACH, Access, Reach
 from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
-from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation
-from kb_contracts.api.ragler import LIMITS, MAX_USER_CHARS, USER_ID
+from kb_contracts.api.operations import OPERATIONS, AnyOperation
+from kb_contracts.api.ragler import LIMITS
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_http import documents
-from kb_http.admission import RETRY_SECONDS, Admission
-from kb_http.callers import (
+from kb_http.connections import RETRY_SECONDS, Admission
+from kb_http.downloads import file_response
+from kb_http.requests import (
+    JSON_BODY_BYTES,
     AccessOf,
+    Incoming,
+    Sent,
+    SentFile,
     access_by_token,
-    caller_header,
     caller_of,
     check_framing,
     check_origin,
     check_unrepeated,
-    credential_of,
-    is_distinct,
-    narrowed,
-    right_missing,
+    json_body,
+    read_request,
     token_of,
     unauthorized,
 )
-from kb_http.decoding import convert_path, convert_query, decode_body
-from kb_http.downloads import file_response
-from kb_http.multipart import SentFile
 
 logger = logging.getLogger(__name__)
 
-JSON_BODY_BYTES = 8 * 1024 * 1024
 REQUEST_LINE_BYTES = 64 * 1024
 """Maximum length of the request line, in bytes: two source paths of 1,000 characters are up to 24,000 bytes
 in a URL.
 """
 HEADER_BYTES = MAX_ACCESS_BYTES + 1024
 """Maximum length of one header, in bytes: the one that narrows an access may name many tags."""
-_KEY_CHARS = 255
 _ACCESS = web.RequestKey("access", Access)
 _IS_KNOWN = web.RequestKey("is_known", bool)
 _ALSO = {"/healthz": ("/health",)}
@@ -77,60 +74,7 @@ _OPERATION_IDS: dict[tuple[str, str], str] = {(each.method, each.path): each.id 
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A request that fits its operation.
-
-    `authorization` is the header with the key; `if_match` is the expected version; `body` is None if the
-    operation has no body, and for a file, which is to be read from `source`. `user` is the value of the
-    caller's header, if the operation reads it. `access` is the caller's access; the operation is within its
-    rights.
-    """
-
-    operation: AnyOperation
-    path: Mapping[str, Any]
-    query: Any
-    body: Any
-    if_match: int | None
-    idempotency_key: str | None
-    authorization: str = field(repr=False)
-    source: web.Request | SentFile | None
-    user: str | None = None
-    access: Access = EVERYTHING
-
-    @property
-    def credential(self) -> str:
-        """A digest that distinguishes callers, never the key."""
-        return credential_of(self.authorization, self.access)
-
-    @property
-    def rated_user(self) -> str | None:
-        """The user whose calls are counted. A caller with a name or an access scope has its own users."""
-        if self.user is None or not is_distinct(self.access):
-            return self.user
-        return f"{self.credential} {self.user}"
-
-
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
-
-
-@dataclass(slots=True)
-class Sent:
-    """A request as it was sent, before it is validated.
-
-    `access` is the access of the holder of the token in `authorization`, until headers narrow it. `read_body`
-    returns the value of `Incoming.body`; `source` is the same as in `Incoming`.
-    """
-
-    path: Mapping[str, str]
-    query: Iterable[tuple[str, str]]
-    headers: MultiMapping[str]
-    authorization: str
-    read_body: Callable[[], Awaitable[Any]]
-    source: web.Request | SentFile | None
-    access: Access = EVERYTHING
-    is_known: bool = True
-    """True if the token identifies the caller; False if no token is required."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +198,7 @@ def _adapt(operation: AnyOperation, answer: Answering) -> AiohttpHandler:
                 query=request.query.items(),
                 headers=request.headers,
                 authorization=request.headers.get(hdrs.AUTHORIZATION, ""),
-                read_body=partial(_body, operation, request),
+                read_body=partial(json_body, operation, request),
                 source=request,
                 access=request.get(_ACCESS, EVERYTHING),
                 is_known=request.get(_IS_KNOWN, True),
@@ -283,8 +227,7 @@ def _answering(
             steps.insert(0, partial(traced, operation))
         if audit is not None:
             steps.append(partial(_audited, operation, audit))
-        steps.append(partial(_admitted, operation, published))
-    steps.append(partial(_parsed, operation))
+    steps.append(partial(_read, operation, published))
     if rates is not None and operation.id in LIMITS:
         steps.append(partial(_counted, rates))
     if keys is not None and operation.excludes_retries:
@@ -327,32 +270,10 @@ async def _audited(operation: AnyOperation, audit: Audit, proceed: _Proceed, sen
     return answer
 
 
-async def _admitted(
-    operation: AnyOperation, published: Reach | None, proceed: _Proceed, sent: Sent
+async def _read(
+    operation: AnyOperation, published: Reach | None, proceed: Handler, sent: Sent
 ) -> msgspec.Struct:
-    sent.access = narrowed(sent.access, sent.headers, published)
-    if operation.right not in sent.access.rights:
-        raise right_missing(operation, sent.headers)
-    return await proceed(sent)
-
-
-async def _parsed(operation: AnyOperation, proceed: Handler, sent: Sent) -> msgspec.Struct:
-    # In the order in which errors are reported: URL, the caller's user, body, other headers.
-    headers = sent.headers
-    return await proceed(
-        Incoming(
-            operation=operation,
-            path=convert_path(sent.path, types) if (types := operation.path_parameters) else {},
-            query=convert_query(sent.query, operation.query),
-            user=caller_header(headers, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
-            body=await sent.read_body(),
-            if_match=_if_match(headers) if operation.if_match else None,
-            idempotency_key=_idempotency_key(headers) if operation.mutates else None,
-            authorization=sent.authorization,
-            source=sent.source,
-            access=sent.access,
-        )
-    )
+    return await proceed(await read_request(operation, published, sent))
 
 
 async def _counted(rates: RateWindows, proceed: Handler, incoming: Incoming) -> msgspec.Struct:
@@ -371,53 +292,6 @@ async def _within_scope(proceed: Handler, incoming: Incoming) -> msgspec.Struct:
         return await proceed(incoming)
     finally:
         REACH.reset(before)  # the next request of the connection has the same context
-
-
-async def _body(operation: AnyOperation, request: web.Request) -> Any:
-    if operation.body is None:
-        return None
-    if request.content_type == "application/json":
-        try:
-            raw = await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise body_too_large() from error
-        except web.RequestPayloadError as error:
-            coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
-            why = f"is not {coding}, as its header Content-Encoding says" if coding else "broke off"
-            raise EngineError("invalid_request", f"The body {why}.") from error
-        return decode_body(raw, operation.body)
-    if operation.multipart is not None and request.content_type == "multipart/form-data":
-        return None
-    taken = "application/json" + (" or multipart/form-data" if operation.multipart else "")
-    raise EngineError("unsupported_media_type", f"Send Content-Type: {taken}.")
-
-
-def body_too_large() -> EngineError:
-    """The refusal of a JSON body of more than `JSON_BODY_BYTES`."""
-    return EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.")
-
-
-def _if_match(headers: MultiMapping[str]) -> int | None:
-    raw = headers.get(IF_MATCH)
-    if raw is None:
-        return None
-    digits = raw.strip().strip('"')
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 19 and int(digits) > 0):
-        raise EngineError("invalid_parameter", f"{IF_MATCH} takes a document's version.", parameter=IF_MATCH)
-    return int(digits)
-
-
-def _idempotency_key(headers: MultiMapping[str]) -> str | None:
-    key = headers.get(IDEMPOTENCY_KEY)
-    if key is None:
-        return None
-    if not 1 <= len(key) <= _KEY_CHARS or not key.isascii() or not key.isprintable():
-        raise EngineError(
-            "invalid_parameter",
-            f"{IDEMPOTENCY_KEY} takes 1 to {_KEY_CHARS} printable ASCII characters.",
-            parameter=IDEMPOTENCY_KEY,
-        )
-    return key
 
 
 def _error_middleware(api_key: str, host: str | None, access_of: AccessOf | None, audit: Audit | None) -> Any:
@@ -526,6 +400,3 @@ def engine_admission() -> Admission:
 def is_probe(request: web.Request) -> bool:
     """True if the request is a probe, which is answered even when connections are short."""
     return request.path in _PROBES
-
-
-# --- parsing --------------------------------------------------------------------------------------

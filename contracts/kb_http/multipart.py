@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import format_of
 from kb_contracts.api.models import FileFields
 from kb_contracts.semantics.encodings import ToUtf8, codec_of
-from kb_http.decoding import misfit
+from kb_http.requests import SentFile, misfit
 
 _FIELD_BYTES = 262_144
 _FILENAME_CHARS = 255
@@ -50,20 +50,6 @@ class ReceivedFile:
     filename: str
     size: int
     sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class SentFile:
-    """A file and its fields from a caller in this process, with the content of a multipart body.
-
-    `fields` are texts by name, `content_length` is the size of the file in bytes.
-    """
-
-    filename: str
-    content_type: str
-    content_length: int
-    blocks: AsyncIterator[bytes]
-    fields: Mapping[str, str]
 
 
 async def receive_file(

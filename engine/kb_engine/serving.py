@@ -20,17 +20,10 @@ from kb_engine.app import ENGINE, KEYS, create_app
 from kb_engine.settings import EngineSettings
 from kb_engine.start_errors import CannotEncrypt, CannotListen, PortInUse
 from kb_engine.store.repository.state import counts
-from kb_http.admission import LINGER_SECONDS, stop_listening
 from kb_http.certificate import Certificate, CertificateUnusable
-from kb_http.connections import (
-    CONNECTIONS,
-    ConnectionLimits,
-    ConnectionTable,
-    connection_log,
-    connections_within_descriptors,
-    is_loopback,
-    listen,
-)
+from kb_http.connections import LINGER_SECONDS, ConnectionTable, connection_log, stop_listening
+from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors, is_loopback
+from kb_http.listening import listen
 from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from kb_config import tracing
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import AnyOperation
 from kb_engine.api.auditing import REQUEST_ID
-from kb_http.mount import Answering, Sent
+from kb_http.mount import Answering
+from kb_http.requests import Sent
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext

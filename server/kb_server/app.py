@@ -23,8 +23,8 @@ from kb_config.parts import imported
 from kb_config.rendezvous import Rendezvous
 from kb_config.tracing import exporting
 from kb_http.certificate import Certificate, CertificateUnusable
-from kb_http.connections import connections_within_descriptors
 from kb_http.direct import DirectCalls
+from kb_http.limits import connections_within_descriptors
 from kb_server.hosting.http import build_app
 from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount

@@ -88,8 +88,10 @@ def tool_error(fault: EngineFault, words: EngineWords = EngineWords(), **subject
     if isinstance(fault, Refused):
         code = fault.reason
         details |= {name: fault.members[name] for name in _PUBLIC_MEMBERS if name in fault.members}
-        if isinstance(parameter := details.get("parameter"), str):
+        parameter = details.get("parameter")
+        if isinstance(parameter, str) and parameter.startswith(words.flattened):
             details["parameter"] = parameter.removeprefix(words.flattened)
+            members["detail"] = fault.detail.replace(words.flattened, "")
     messages = {**MESSAGES, **words.messages}
     message = messages.get(code, messages["engine_refused"]).format_map(members)
     return ToolError(words.codes.get(code, code), f"{message} {fault.aftermath}".rstrip(), **details)

@@ -22,7 +22,7 @@ from kb_config.shared import (
     keys_file,
 )
 from kb_http.certificate import CertificateUnusable, trusting
-from kb_http.connections import CONNECTIONS
+from kb_http.limits import CONNECTIONS
 from kb_server.parts import parts
 
 RAGLER = "ragler"

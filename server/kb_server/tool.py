@@ -89,7 +89,7 @@ class EngineWords:
     messages: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, str] = field(default_factory=dict)
     flattened: str = "filters."
-    """The prefix of parameters that the engine takes in an object and the tools take flat."""
+    """A prefix of the engine's parameters that the tools' do not have, such as of those in an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +187,10 @@ class Tool(ABC, Generic[A, R]):
                 case type() as arguments, type() as result:
                     cls.arguments, cls.result = arguments, result
 
-    @property
-    def needed_right(self) -> Right:
-        """The right that a caller needs for the tool."""
-        return self.right or ("read" if self.annotations.read_only else "write")
+    @classmethod
+    def needed_right(cls) -> Right:
+        """Return the right that a caller needs for the tool."""
+        return cls.right or ("read" if cls.annotations.read_only else "write")
 
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
@@ -228,8 +228,8 @@ class Toolset:
     tasks: Tasks | None = None
     cancel: CancelTask | None = None
     """Serves the method `tools/cancel`. None: there is no such method."""
-    unknown_tool: Callable[[str], str] = lambda _name: ""
-    """Returns a hint for an agent that calls an unknown tool of this name."""
+    unknown_tool: Callable[[str, Grant], str] = lambda _name, _grant: ""
+    """Returns a hint for an agent with this grant that calls an unknown tool of this name."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """In a combination of toolsets, the toolset of each tool, and of `CANCEL`, `OFFERS` and `TASKS`."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext

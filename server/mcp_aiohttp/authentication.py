@@ -1,9 +1,10 @@
-"""Authentication of requests by bearer token, the client's address, and the limit on wrong tokens.
+"""Authentication by bearer token, the client's address, and the limit on wrong tokens.
 
 ```
-request ─▶ TokenCheck ─┬─ Authenticator     maps a token to an identity: one key, or the application's own
-                       ├─ WrongTokens       makes an address that sends wrong tokens wait
-                       └─ ProtectedResource the metadata by which clients find the token issuer (RFC 9728)
+Authenticator      maps a token to an identity: one key, or the application's own
+WrongTokens        makes an address that sends wrong tokens wait
+ProtectedResource  the metadata by which clients find the token issuer (RFC 9728)
+TrustedProxies     the proxies whose X-Forwarded-For gives the client's address
 ```
 
 An address that has sent too many wrong tokens is refused for a while, each time twice as long, with any
@@ -27,8 +28,8 @@ from urllib.parse import urljoin, urlsplit
 
 from aiohttp import hdrs, web
 
-from mcp_aiohttp.protocol.caller import ANONYMOUS, NOBODY, Identity, TokenRefused, digest, octets
-from mcp_aiohttp.protocol.jsonrpc import TOO_MANY_CALLS, UNAUTHORIZED, Refusal
+from mcp_aiohttp.protocol.caller import Identity, digest, octets
+from mcp_aiohttp.protocol.jsonrpc import TOO_MANY_CALLS, Refusal
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -149,16 +150,16 @@ class TrustedProxies:
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._networks = [ip_network(name, strict=False) for name in names]
+        self.networks = [ip_network(name, strict=False) for name in names]
 
     def trusts(self, address: str | None) -> bool:
-        if not self._networks or not address:
+        if not self.networks or not address:
             return False
         try:
             parsed = ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        return any(parsed in network for network in self._networks)
+        return any(parsed in network for network in self.networks)
 
     def is_bounded(self, address: str) -> bool:
         """True if the number of connections of an address is limited: it is neither a proxy nor loopback."""
@@ -166,7 +167,7 @@ class TrustedProxies:
 
     def client_of(self, request: web.Request) -> str | None:
         """Return the client's address given by a trusted proxy; None if the peer is not one or gives none."""
-        if not self._networks or not self.trusts(request.remote):
+        if not self.networks or not self.trusts(request.remote):
             return None
         client = None
         for value in reversed(",".join(request.headers.getall(_FORWARDED_FOR, ())).split(",")):
@@ -284,113 +285,3 @@ class WrongTokens:
 def _make_room(kept: dict[K, V], most: int) -> None:
     while len(kept) >= most:
         del kept[next(iter(kept))]
-
-
-# --- the token of a request -----------------------------------------------------------------------
-
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
-
-
-class TokenCheck:
-    """Authenticates the sender of a request."""
-
-    def __init__(
-        self,
-        authenticator: Authenticator,
-        proxies: TrustedProxies | None = None,
-        wrong: WrongTokens | None = None,
-        resource: ProtectedResource | None = None,
-    ) -> None:
-        self.authenticator = authenticator
-        self.resource = resource
-        self._proxies = proxies or TrustedProxies()
-        self.wrong = wrong or WrongTokens(self._proxies)
-
-    @property
-    def header(self) -> str:
-        """The header that a caller must send."""
-        return f"Authorization: Bearer <{self.authenticator.name}>"
-
-    async def require(self, request: web.Request) -> Identity:
-        """Return the identity of the sender; `NOBODY` if no token is needed.
-
-        Raises:
-            Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a scope;
-                429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
-        """
-        values = request.headers.getall(hdrs.AUTHORIZATION, ())
-        if len(values) > 1:
-            raise self._unauthorized(request, "Send the header `Authorization` once.")
-        if not self.authenticator.is_needed:
-            return NOBODY
-        token = _token(values[0]) if values else None
-        if token is None:
-            raise self._unauthorized(request, f"A key is needed: send the header `{self.header}`.")
-        address = self._proxies.client_of(request) or request.remote or ""
-        self.wrong.check(address, token)
-        try:
-            identity = await self.authenticator.authenticate(token)
-        except TokenRefused as refused:
-            if refused.is_guess:
-                self.wrong.count(address)
-            raise self._refusal(request, refused) from None
-        except AuthenticatorUnavailable as unavailable:
-            wait = math.ceil(unavailable.retry_after)
-            raise Refusal(
-                503,
-                UNAUTHORIZED,
-                "authenticator_unavailable",
-                unavailable.message,
-                headers={hdrs.RETRY_AFTER: str(wait)},
-                details={"retry_after": wait},
-            ) from None
-        if identity is None:
-            self.wrong.count(address)
-            words = f"The bearer token is not this server's key ({self.authenticator.name})."
-            raise self._refusal(request, TokenRefused(words))
-        self.wrong.accept(address, token)
-        return identity
-
-    async def require_unless_local(self, request: web.Request) -> Identity:
-        """Like `require`, but admit a peer on this machine as `NOBODY`; behind a proxy no peer is local.
-
-        Raises:
-            Refusal: as `require`.
-        """
-        proxied = any(header in request.headers for header in _FORWARDED)
-        if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
-            return await self.require(request)
-        return NOBODY
-
-    def _unauthorized(self, request: web.Request, message: str) -> Refusal:
-        return refusal(401, message, self.resource.challenge(request.path) if self.resource else "Bearer")
-
-    def _refusal(self, request: web.Request, refused: TokenRefused) -> Refusal:
-        challenge = "Bearer"
-        if self.resource is not None:
-            challenge = self.resource.challenge(request.path, refused.error, refused.message, refused.scope)
-        return refusal(403 if refused.scope else 401, refused.message, challenge)
-
-
-def refusal(status: int, message: str, challenge: str) -> Refusal:
-    """The refusal of a request for its token: 401 `unauthorized`, or 403 `insufficient_scope`."""
-    error_type = "unauthorized" if status == 401 else "insufficient_scope"
-    return Refusal(status, UNAUTHORIZED, error_type, message, headers={hdrs.WWW_AUTHENTICATE: challenge})
-
-
-def bearer(request: web.Request) -> str | None:
-    """Return the token of `Authorization: Bearer`, or None; also None for two such headers, as ambiguous."""
-    values = request.headers.getall(hdrs.AUTHORIZATION, ())
-    return _token(values[0]) if len(values) == 1 else None
-
-
-@lru_cache(maxsize=256)
-def _token(value: str) -> str | None:
-    scheme, _, token = value.strip().partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
-
-
-def credential(request: web.Request) -> str:
-    """Return a short digest of the caller's token, or `anonymous`."""
-    token = bearer(request)
-    return digest(token) if token is not None else ANONYMOUS

@@ -25,6 +25,7 @@ browser.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -35,20 +36,22 @@ from msgspec.structs import replace
 
 from mcp_aiohttp.authentication import (
     METADATA,
+    Authenticator,
+    AuthenticatorUnavailable,
+    ProtectedResource,
     SingleKey,
-    TokenCheck,
     TrustedProxies,
     WrongTokens,
-    credential,
     is_loopback,
 )
 from mcp_aiohttp.options import HostingOptions
-from mcp_aiohttp.protocol.caller import NOBODY, Caller, Identity
+from mcp_aiohttp.protocol.caller import ANONYMOUS, NOBODY, Caller, Identity, TokenRefused, digest
 from mcp_aiohttp.protocol.jsonrpc import (
     HOST_NOT_ALLOWED,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     ORIGIN_NOT_ALLOWED,
+    UNAUTHORIZED,
     Refusal,
     error_bytes,
 )
@@ -204,6 +207,122 @@ def _check_framing(request: web.Request) -> None:
         )
 
 
+# --- the token of a request -----------------------------------------------------------------------
+
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+
+
+class TokenCheck:
+    """Authenticates the sender of a request."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        proxies: TrustedProxies | None = None,
+        wrong: WrongTokens | None = None,
+        resource: ProtectedResource | None = None,
+    ) -> None:
+        self.authenticator = authenticator
+        self.resource = resource
+        self._proxies = proxies or TrustedProxies()
+        self.wrong = wrong or WrongTokens(self._proxies)
+
+    @property
+    def header(self) -> str:
+        """The header that a caller must send."""
+        return f"Authorization: Bearer <{self.authenticator.name}>"
+
+    async def require(self, request: web.Request) -> Identity:
+        """Return the identity of the sender; `NOBODY` if no token is needed.
+
+        Raises:
+            Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a scope;
+                429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
+        """
+        values = request.headers.getall(hdrs.AUTHORIZATION, ())
+        if len(values) > 1:
+            raise self._unauthorized(request, "Send the header `Authorization` once.")
+        if not self.authenticator.is_needed:
+            return NOBODY
+        token = _token(values[0]) if values else None
+        if token is None:
+            raise self._unauthorized(request, f"A key is needed: send the header `{self.header}`.")
+        address = address_of(request, self._proxies)
+        self.wrong.check(address, token)
+        try:
+            identity = await self.authenticator.authenticate(token)
+        except TokenRefused as refused:
+            if refused.is_guess:
+                self.wrong.count(address)
+            raise self._refusal(request, refused) from None
+        except AuthenticatorUnavailable as unavailable:
+            wait = math.ceil(unavailable.retry_after)
+            raise Refusal(
+                503,
+                UNAUTHORIZED,
+                "authenticator_unavailable",
+                unavailable.message,
+                headers={hdrs.RETRY_AFTER: str(wait)},
+                details={"retry_after": wait},
+            ) from None
+        if identity is None:
+            self.wrong.count(address)
+            words = f"The bearer token is not this server's key ({self.authenticator.name})."
+            raise self._refusal(request, TokenRefused(words))
+        self.wrong.accept(address, token)
+        return identity
+
+    async def require_unless_local(self, request: web.Request) -> Identity:
+        """Like `require`, but admit a peer on this machine as `NOBODY`; behind a proxy no peer is local.
+
+        Raises:
+            Refusal: as `require`.
+        """
+        proxied = any(header in request.headers for header in _FORWARDED)
+        if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
+            return await self.require(request)
+        return NOBODY
+
+    def _unauthorized(self, request: web.Request, message: str) -> Refusal:
+        return refusal(401, message, self.resource.challenge(request.path) if self.resource else "Bearer")
+
+    def _refusal(self, request: web.Request, refused: TokenRefused) -> Refusal:
+        challenge = "Bearer"
+        if self.resource is not None:
+            challenge = self.resource.challenge(request.path, refused.error, refused.message, refused.scope)
+        return refusal(403 if refused.scope else 401, refused.message, challenge)
+
+
+def address_of(request: web.Request, proxies: TrustedProxies) -> str:
+    """Return the address of the client: the peer, or the address forwarded by a trusted proxy."""
+    forwarded = proxies.client_of(request) if proxies.networks else None
+    return forwarded or request.remote or ""
+
+
+def refusal(status: int, message: str, challenge: str) -> Refusal:
+    """The refusal of a request for its token: 401 `unauthorized`, or 403 `insufficient_scope`."""
+    error_type = "unauthorized" if status == 401 else "insufficient_scope"
+    return Refusal(status, UNAUTHORIZED, error_type, message, headers={hdrs.WWW_AUTHENTICATE: challenge})
+
+
+def bearer(request: web.Request) -> str | None:
+    """Return the token of `Authorization: Bearer`, or None; also None for two such headers, as ambiguous."""
+    values = request.headers.getall(hdrs.AUTHORIZATION, ())
+    return _token(values[0]) if len(values) == 1 else None
+
+
+@lru_cache(maxsize=256)
+def _token(value: str) -> str | None:
+    scheme, _, token = value.strip().partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def credential(request: web.Request) -> str:
+    """Return a short digest of the caller's token, or `anonymous`."""
+    token = bearer(request)
+    return digest(token) if token is not None else ANONYMOUS
+
+
 # --- all of it ------------------------------------------------------------------------------------
 
 
@@ -273,7 +392,7 @@ class Gate:
 
     def address_of(self, request: web.Request) -> str:
         """Return the address of the client: the peer, or the address forwarded by a trusted proxy."""
-        return self.proxies.client_of(request) or request.remote or ""
+        return address_of(request, self.proxies)
 
     def report_refusal(self, request: web.Request, error_type: str, status: int) -> None:
         """Log that a request was refused, with the address that it came from, and count it."""

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from kb_contracts.api.ragler import LIMITS
-from kb_http.mount import JSON_BODY_BYTES
+from kb_http.requests import JSON_BODY_BYTES
 from tests.support.engines import API_KEY, engine, simulator
 from tests.support.patience import ANSWER_SECONDS
 

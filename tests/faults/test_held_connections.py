@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from bench.runner import ARGUMENTS, KEY, kb_serve, stub_engine
-from kb_http.connections import connections_within_descriptors
+from kb_http.limits import connections_within_descriptors
 from kb_load.messages import MODERN, tool_call
 from kb_load.processes import LOOPBACK
 from tests.support.eventually import eventually

@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, access_from
 from kb_contracts.semantics import cursors
-from kb_http import callers, mount
-from kb_http.mount import Handler, Incoming
+from kb_http import requests
+from kb_http.mount import Handler
+from kb_http.requests import Incoming
 from kb_simulator.engine import collections, documents, handlers, sources, state, view
 from kb_simulator.engine.jobs import JobRecord
 from tests.mutation.breaking import Break, Mutant, around, asked, mutant, replaced
@@ -26,18 +27,22 @@ def reaches_names_alone(self: Reach, tag: str) -> bool:
     return tag in self.tags
 
 
+whole_access = requests.narrowed
+"""The original function, saved before a mutant replaces it."""
+
+
 def the_last_header(access: Access, headers: Any, _published: Reach | None) -> Access:
     values = headers.getall(ACCESS, ())
     return access.narrowed(access_from(values[-1])) if values else access
 
 
 def with_all_rights(access: Access, headers: Any, _published: Reach | None) -> Access:
-    left = callers.narrowed(access, headers)
+    left = whole_access(access, headers)
     return Access(left.name, reach=left.reach)
 
 
 def without_rights(access: Access, headers: Any, _published: Reach | None) -> Access:
-    left = callers.narrowed(access, headers)
+    left = whole_access(access, headers)
     return Access(left.name, left.rights if left.rights == RIGHTS else frozenset(), left.reach)
 
 
@@ -59,17 +64,17 @@ def job_by_tags(record: JobRecord, _documents: Any, reach: Reach) -> bool:
 
 ACCESS_MUTANTS: list[Mutant] = [
     _a("rights are not asked for", test="a_right_that_is_missing_is_refused",
-       broken=replaced(mount, "narrowed", with_all_rights)),
+       broken=replaced(requests, "narrowed", with_all_rights)),
     _a("every right is missing", test="a_right_that_is_missing_is_refused",
-       broken=replaced(mount, "narrowed", without_rights)),
+       broken=replaced(requests, "narrowed", without_rights)),
     _a("a role may do anything elsewhere", test="the_role_service_reads_and_no_more",
-       broken=replaced(callers, "may_change", lambda _: True)),
+       broken=replaced(requests, "may_change", lambda _: True)),
     _a("a role in capitals may do anything", test="the_role_service_reads_and_no_more",
-       broken=replaced(callers, "may_change", lambda role: "service" not in (role or ""))),
+       broken=replaced(requests, "may_change", lambda role: "service" not in (role or ""))),
     _a("a header that does not fit is none", test="a_header_that_does_not_fit_is_refused",
-       broken=replaced(callers, "access_from", lambda _: Access())),
+       broken=replaced(requests, "access_from", lambda _: Access())),
     _a("the last of two headers counts", test="a_header_that_comes_twice_is_refused",
-       broken=replaced(mount, "narrowed", the_last_header)),
+       broken=replaced(requests, "narrowed", the_last_header)),
     _a("every collection is within reach", test="collections_out_of_reach_are_not_there",
        broken=replaced(Reach, "has", lambda self, tag: tag.startswith("collection:"))),
     _a("prefixes reach nothing", test="what_is_listed_and_counted_is_within_reach",
@@ -126,9 +131,9 @@ ACCESS_MUTANTS: list[Mutant] = [
     _a("a part clears the whole", test="whoever_reaches_a_part_does_not_clear_the_whole",
        broken=replaced(handlers, "check_whole", lambda *_: None)),
     _a("an idempotency key is everybody's", test="an_idempotency_key_is_one_callers",
-       broken=replaced(mount, "credential_of", lambda *_: "one")),
+       broken=replaced(requests, "credential_of", lambda *_: "one")),
     _a("a voice is everybody's", test="feedback_is_each_callers_own",
-       broken=replaced(mount, "credential_of", lambda *_: "one")),
+       broken=replaced(requests, "credential_of", lambda *_: "one")),
     _a("a cursor is everybody's", test="a_cursor_is_of_one_reach",
        broken=lambda: patch.object(cursors, "_digest", partial(_digest_of_request, cursors._digest))),
     _a("a later page reaches everything", test="what_has_gone_out_of_reach_is_on_no_later_page",

@@ -17,7 +17,8 @@ import msgspec
 
 from kb_contracts.api.errors import ERRORS, EngineError, ErrorKind
 from kb_contracts.api.operations import OPERATIONS
-from kb_http.mount import Handler, Incoming, build_application
+from kb_http.mount import Handler, build_application
+from kb_http.requests import Incoming
 from kb_simulator.harness import app
 
 Break = Callable[[], AbstractContextManager[Any]]

@@ -25,8 +25,9 @@ from kb_contracts.semantics.documents import document_key, text_digest
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
 from kb_contracts.semantics.search import query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
-from kb_http import decoding, mount
-from kb_http.mount import Answering, Handler, Incoming
+from kb_http import mount, requests
+from kb_http.mount import Answering, Handler
+from kb_http.requests import Incoming
 from kb_simulator.engine import commits, search
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
@@ -259,7 +260,7 @@ def nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
 
 
-whole_query, whole_body = decoding.convert_query, decoding.decode_body
+whole_query, whole_body = requests.convert_query, requests.decode_body
 """The original functions, saved before a mutant replaces them."""
 
 
@@ -358,7 +359,7 @@ whole_adapt = mount._adapt
 async def any_body(operation: Any, request: web.Request) -> Any:
     if operation.body is None or request.content_type == "multipart/form-data":
         return None
-    return whole_body(await request.read(), operation.body)
+    return await request.read()
 
 
 def key_begins_right(namespace: Any, request: web.Request) -> EngineError | None:

@@ -17,7 +17,7 @@ from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
 from kb_contracts.semantics import sources as semantic_sources
-from kb_http import callers, downloads, mount, multipart
+from kb_http import downloads, mount, multipart, requests
 from kb_readers import readers
 from kb_simulator.engine import (
     arrivals,
@@ -485,7 +485,7 @@ _IDEMPOTENCY = [
     _m("a key with another request is taken", IDEMPOTENCY, "a_key_with_another_request_is_a_mismatch",
        replaced(Answers, "given", mis.mismatch_taken)),
     _m("keys are ignored", IDEMPOTENCY, "a_retried_note_is_the_same_job",
-       replaced(mount, "_idempotency_key", mis.nothing)),
+       replaced(requests, "_idempotency_key", mis.nothing)),
     _m("a key is shared by operations", IDEMPOTENCY, "a_key_belongs_to_its_operation",
        replaced(Answers, "given", mis.shared_between_operations)),
     _m("a retried removal is not remembered", IDEMPOTENCY, "a_retried_removal_answers_as_it_did",
@@ -524,13 +524,13 @@ _UPDATES = [
 
 _ADAPTER = [
     _m("of two keys one is looked at", PROTOCOL, "a_header_that_tells_who_asks_stands_once",
-       replaced(callers, "_ONCE", ())),
+       replaced(requests, "_ONCE", ())),
     _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
-       replaced(mount, "convert_query", mis.unknown_passed_over)),
+       replaced(requests, "convert_query", mis.unknown_passed_over)),
     _m("the last of two parameters wins", PROTOCOL, "a_query_parameter_twice_is_refused",
-       replaced(mount, "convert_query", mis.last_one_wins)),
+       replaced(requests, "convert_query", mis.last_one_wins)),
     _m("an unknown member is passed over", JOBS, "a_note_that_does_not_fit_is_refused_by_name",
-       replaced(mount, "decode_body", mis.unknown_members_passed_over)),
+       replaced(requests, "decode_body", mis.unknown_members_passed_over)),
     _m("documents come without ETag", DOCUMENTS, "every_document_comes_with_its_version_as_etag",
        replaced(mount, "_adapt", mis.without_etag)),
     _m("answers are text", JOBS, "a_note_is_accepted_as_a_job", replaced(mount, "_adapt", mis.as_text)),
@@ -551,11 +551,11 @@ _ADAPTER = [
     _m("the probes want the key", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
        replaced(app, "is_probe", mis.nothing)),
     _m("any content type is JSON", PROTOCOL, "another_content_type_is_refused",
-       replaced(mount, "_body", mis.any_body)),
+       replaced(mount, "json_body", mis.any_body)),
     _m("an If-Match that is none is ignored", DOCUMENTS, "an_if_match_that_is_no_version_is_refused",
-       replaced(mount, "_if_match", mis.nothing)),
+       replaced(requests, "_if_match", mis.nothing)),
     _m("any key is an idempotency key", IDEMPOTENCY, "a_key_that_is_no_key_is_refused",
-       replaced(mount, "_idempotency_key", lambda headers: headers.get("Idempotency-Key"))),
+       replaced(requests, "_idempotency_key", lambda headers: headers.get("Idempotency-Key"))),
     _m("4xx answers lack Allow", PROTOCOL, "another_method_is_told_which_are_taken",
        replaced(mount, "sorted", lambda _methods: [])),
 ]  # fmt: skip

@@ -17,8 +17,9 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics import search as search_rules
 from kb_contracts.semantics.requests import RateWindows
-from kb_http import callers, mount
-from kb_http.mount import Handler, Incoming
+from kb_http import mount, requests
+from kb_http.mount import Handler
+from kb_http.requests import Incoming
 from kb_simulator.engine import collections, search
 from kb_simulator.engine.collections import Description
 from kb_simulator.engine.handlers import CURRENT
@@ -347,11 +348,11 @@ _COLLECTIONS = [
     _c("a retried description is done again", test="a_retried_description_answers_as_it_did",
        broken=asked("putCollection", lambda _: {"idempotency_key": None})),
     _c("service may write", test="the_role_service_may_not_create_or_change",
-       broken=replaced(callers, "may_change", lambda _: True)),
+       broken=replaced(requests, "may_change", lambda _: True)),
     _c("Service may write", test="the_role_service_may_not_create_or_change",
-       broken=replaced(callers, "may_change", lambda role: role != r.SERVICE)),
+       broken=replaced(requests, "may_change", lambda role: role != r.SERVICE)),
     _c("nobody may write", test="the_role_service_may_not_create_or_change",
-       broken=replaced(callers, "may_change", lambda _: False)),
+       broken=replaced(requests, "may_change", lambda _: False)),
     *(
         _c(f"service may not {id_}", test="the_role_service_may_search_list_and_get",
            broken=around(id_, refused_to_service))
@@ -377,9 +378,9 @@ _LIMITS = [
     _c("whoever is nobody is not counted", test="without_a_user_the_credential_counts",
        broken=asked("listCollections", lambda i: {"user": i.user or str(uuid4())})),
     _c("any text is a user", test="a_user_or_role_that_is_none_is_refused",
-       broken=replaced(mount, "caller_header", any_text)),
+       broken=replaced(requests, "caller_header", any_text)),
     _c("the first of two users wins", test="two_users_or_roles_are_none",
-       broken=replaced(mount, "caller_header", any_text)),
+       broken=replaced(requests, "caller_header", any_text)),
 ]  # fmt: skip
 
 _CODES = {

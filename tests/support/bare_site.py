@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack
 
 from aiohttp import web
 
-from kb_http.admission import Admission
 from kb_http.certificate import Certificate
-from kb_http.connections import ConnectionLimits, ConnectionTable, listen
+from kb_http.connections import Admission, ConnectionTable
+from kb_http.limits import ConnectionLimits
+from kb_http.listening import listen
 from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from kb_server.access.grants import EVERYBODY
 from kb_server.hosting.calls import Calls
 from kb_server.hosting.toolset_server import combine
 from kb_server.observability.metrics import Metrics
@@ -71,7 +72,7 @@ class ToolCaller:
     """Calls the tools of toolsets as hosting does.
 
     `last` is the context of the last call, with its log fields; `around` is that of the engine's client.
-    `user` is the caller's name.
+    `user` is the caller's name, `grant` its rights.
     """
 
     def __init__(
@@ -81,13 +82,14 @@ class ToolCaller:
         self.metrics = Metrics()
         self.last = Call()
         self.user = ""
+        self.grant = EVERYBODY
         self._progress = progress
         self.toolset = combine(toolsets)
         self._calls = Calls(self.toolset, self.metrics)
         self._results = {tool["name"]: tool["outputSchema"] for tool in self._calls.listing()}
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        self.last = Call(correlation_id="call-1", credential="me", progress=self._progress)
+        self.last = Call(correlation_id="call-1", credential="me", progress=self._progress, grant=self.grant)
         self.last.user = self.user
         return (await self._calls.outcome(name, arguments, self.last)).as_result()
 

@@ -100,6 +100,11 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     """Base class of request bodies."""
 
 
+def _given(title: str | None) -> str | None:
+    """Return the title of a request; one of white space alone counts as left out."""
+    return None if title is None or title.isspace() else title
+
+
 class Response(msgspec.Struct, kw_only=True):
     """Base class of responses: every member is always present."""
 
@@ -504,6 +509,9 @@ class NoteRequest(Request):
         ),
     ] = ""
 
+    def __post_init__(self) -> None:
+        self.title = _given(self.title)
+
 
 class FileFields(Request):
     """`POST /jobs` as multipart: the fields beside the part `file`. `tags` and `metadata` are JSON texts.
@@ -527,6 +535,9 @@ class FileFields(Request):
             "other formats are refused. A document of the same file is reused only if it was read by OCR, too"
         ),
     ] = False
+
+    def __post_init__(self) -> None:
+        self.title = _given(self.title)
 
 
 class JobError(Response):
@@ -799,6 +810,9 @@ class NotePatch(Request):
     text: Text | None = None
     title: Title | None = None
     expected_version: Version | None = None
+
+    def __post_init__(self) -> None:
+        self.title = _given(self.title)
 
 
 class MetadataRequest(Request):

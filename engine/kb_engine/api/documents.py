@@ -37,8 +37,8 @@ from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob, Query
 from kb_engine.store.repository import content, documents, feedback, jobs, updates
 from kb_engine.store.repository.transaction import answer_to
-from kb_http.mount import Incoming
-from kb_http.multipart import ReceivedFile, SentFile, receive_file
+from kb_http.multipart import ReceivedFile, receive_file
+from kb_http.requests import Incoming, SentFile
 from kb_readers.failures import ExtractionFailed
 from kb_readers.readers import format_of
 
@@ -207,6 +207,7 @@ class DocumentsApi:
             top=note.chunk_count + limit * _CHUNKS_PER_NOTE,
             selection=Selection(doc_type="note"),
             min_score=scoring.similar_floor,
+            judged=False,
         )
         try:
             found = await self._store.search(query)

@@ -30,8 +30,8 @@ from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
 from kb_engine.store.repository import jobs, state
 from kb_engine.store.store import Store, utc_now
-from kb_http.mount import Incoming
 from kb_http.multipart import ReceivedFile
+from kb_http.requests import Incoming
 from kb_readers.failures import no_sandbox
 from kb_readers.probe import sandbox_info
 

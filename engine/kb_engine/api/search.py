@@ -46,7 +46,7 @@ from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import collections, feedback
 from kb_engine.store.repository import search as search_rows
 from kb_engine.store.store import Store, utc_now
-from kb_http.mount import Incoming
+from kb_http.requests import Incoming
 
 _LOST = "{} passages have no vector and were left out. kb check --repair makes the vectors anew."
 
@@ -196,6 +196,7 @@ class RaglerApi:
                 scoring=encoder.embedder.scoring,
                 top=request.limit if plan is None else pool_size(request.limit),
                 selection=selection,
+                judged=False,
             ),
             encoder.query(request.query),
         )

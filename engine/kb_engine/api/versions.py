@@ -7,7 +7,7 @@ from kb_contracts.semantics.documents import document_key
 from kb_engine.api.documents import caller_of
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.store.repository import arrivals, versions
-from kb_http.mount import Incoming
+from kb_http.requests import Incoming
 
 
 class VersionsApi:

@@ -27,7 +27,6 @@ from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Scoring
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
-Mask = NDArray[np.bool_]
 Array = TypeVar("Array", Floats, Floats32)
 Number = TypeVar("Number", float, Floats, Floats32)
 
@@ -55,8 +54,6 @@ DECIMALS = 6
 """Decimals of a score: further ones are noise of single precision and would order equal scores by chance."""
 SLACK = 2e-6
 """Half a unit of the last decimal of a rounded score, plus the preceding rounding errors of float32."""
-LEAST_WEIGHT = 0.01
-"""Share of the cosine from which a cosine can be computed from a score without losing decimals."""
 
 
 def fused(weight: float, meaning: Number, words: Number) -> Number:
@@ -98,6 +95,15 @@ class Formula:
         """Return the words' part of each chunk, between 0 and 1."""
         return bm25 / (bm25 + self.saturation)
 
+    def bm25_beside(self, cosine: float, score: float) -> float:
+        """Return the BM25 that a chunk with this cosine needs for a score: 0 if the cosine alone suffices,
+        infinite if no BM25 does.
+        """
+        words, share = score - fused(self.weight, cosine, 0.0), fused(self.weight, 0.0, 1.0)
+        if words <= 0:
+            return 0.0
+        return self.saturation * words / (share - words) if words < share else math.inf
+
     def scores(self, cosines: Array | None, words: Array | None) -> Array:
         """Return the scores before rounding, in the precision of the parts."""
         if cosines is None:
@@ -118,23 +124,6 @@ class Formula:
         low, high = cosines or (None, None)
         slack = np.float32(SLACK)
         return self.scores(low, words) - slack, self.scores(high, words) + slack
-
-    def may_reach(
-        self, threshold: float, cosines: Floats32 | None, error: float, words: Floats32 | None
-    ) -> Mask:
-        """Return a mask of the chunks whose exact score may be `threshold` or more, if each cosine is off by
-        at most `error`.
-        """
-        weight = self.weight
-        least = threshold - fused(weight, error, 0.0) - 2 * SLACK
-        if cosines is None or weight < LEAST_WEIGHT:
-            return self.scores(cosines, words) >= least
-        # The cosine that a chunk needs takes a third of the time of limiting all cosines to 0 and 1.
-        needed = np.float32(least / weight)
-        if words is None:
-            return cosines >= needed if needed > 0 else np.ones(len(cosines), np.bool_)
-        of_each = needed - words * np.float32(fused(weight, 0.0, 1.0) / weight)
-        return (cosines >= of_each) | (of_each <= 0)
 
     def sql(self) -> tuple[str, list[float]]:
         """Return the exact score as a PostgreSQL expression of the columns `cosine` and `bm25`, and the

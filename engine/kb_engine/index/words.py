@@ -196,13 +196,15 @@ def identifiers(text: str) -> list[str]:
 
 def _spellings(text: str, whole: Iterable[str]) -> list[str]:
     """Return further spellings of a normalized text's identifiers; `whole` are those with marks."""
-    kinds, words = _kinds(text), text.split()
+    kinds = _kinds(text)
+    is_humped, has_digits = b"aA" in kinds or b"AA" in kinds, b"0" in kinds
+    words = text.split() if is_humped or has_digits else []
     found = []
-    if b"aA" in kinds or b"AA" in kinds:
+    if is_humped:
         capitals = [word for word in words if not word.islower()]
         humped = _HUMPED.findall(" ".join([word for word in capitals if not word[1:].islower()]))
         found = [part for word in humped for part in _PARTS.findall(word) if len(part) > 1]
-    if b"0" in kinds:
+    if has_digits:
         long = " ".join([word.lower() for word in words if len(word) >= _WHOLE_DIGEST])
         digests = (word for word in _DIGEST_WORD.findall(long) if len(word) >= _WHOLE_DIGEST)
         found += [digest[:_DIGEST_START] for digest in digests]

@@ -81,7 +81,7 @@ def _named(access: str, operation: Callable[..., object]) -> str:
     return f"store {access} {getattr(operation, '__name__', 'work')}"
 
 
-def bounded(read: R, reach: Reach | None) -> R:
+def _bounded(read: R, reach: Reach | None) -> R:
     """Restrict the transaction to an access scope."""
     read.reach = reach
     return read
@@ -149,7 +149,7 @@ class Store(ABC):
         """Run an operation on one snapshot of the base."""
         reach = REACH.get()
         with tracing.step(_named("read", operation)):
-            return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
+            return await self._run_read(lambda read: operation(_bounded(read, reach), *args, **kwargs))
 
     async def write(
         self,
@@ -178,7 +178,7 @@ class Store(ABC):
         reach = REACH.get()
         with tracing.step(_named("write", operation)):
             done = await self._run_write(
-                lambda write: work(bounded(write, reach)),
+                lambda write: work(_bounded(write, reach)),
                 makes_room=operation in MAKES_ROOM,
                 group=getattr(operation, "__name__", None) if operation in TOGETHER else None,
             )
@@ -196,7 +196,8 @@ class Store(ABC):
             query = replace(query, selection=replace(query.selection, reach=reach))
         with tracing.step("search index"):
             found = await self._find(query, vector)
-            if query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above):
+            is_unclear = query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above)
+            if query.judged and is_unclear:
                 by_words = replace(query, mode="fts", vector=None, top=1, min_score=0.0, arrange=None)
                 words = await self._find(by_words, None)
                 found = replace(found, weak=fused(query.scoring.weight, found.above, words.above) < 0)

@@ -81,6 +81,10 @@ class Grant(msgspec.Struct, frozen=True):
             return f"This key may not {right}. Use a key with this right."
         return ""
 
+    def may_have(self, right: Right, toolset: str) -> bool:
+        """True if the caller may use a tool that needs this right, now or with a token of more scopes."""
+        return not self.refusal(right, toolset) or bool(self.missing_scope(right, toolset))
+
     def missing_scope(self, right: Right, toolset: str) -> str:
         """Return all scopes that a token needs for a tool refused for its right; "" if no scope helps."""
         if self.scopes is None or right in self.access.rights or not self.may_use(toolset):

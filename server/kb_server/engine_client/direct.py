@@ -14,7 +14,7 @@ from aiohttp import hdrs, web
 
 from kb_http.direct import DirectCalls
 from kb_http.downloads import FileResponse
-from kb_http.multipart import SentFile
+from kb_http.requests import SentFile
 from kb_server.engine_client.errors import EngineTimeout, EngineUnreachable
 from kb_server.engine_client.http1 import BodyStream, RawResponse, ResponseReader
 from kb_server.engine_client.multipart import FILE_TYPE, MultipartFile

@@ -306,6 +306,7 @@ def _bounds(schema: Mapping[str, Any]) -> str:
         if least is not None and most is not None:
             return f" of {least} to {most}{unit}" if unit else f" from {least} to {most}"
         if least is not None:
+            unit = unit.removesuffix("s") if least == 1 else unit
             return f" {'above' if 'exclusive' in low else 'of at least'} {least}{unit}"
         if most is not None:
             return f" {'below' if 'exclusive' in low else 'of at most'} {most}{unit}"

@@ -36,7 +36,7 @@ from kb_server.tool import (
     no_progress,
 )
 from mcp_aiohttp.fastpath import ToolOutcome
-from mcp_aiohttp.protocol.caller import Caller, digest
+from mcp_aiohttp.protocol.caller import NOBODY, Caller, digest
 from mcp_aiohttp.protocol.elicitation import InputRequired
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
@@ -82,7 +82,8 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
     """Return the context of a call."""
     call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
-    call.grant = grant_of(caller.identity)
+    if caller.identity is not NOBODY:
+        call.grant = grant_of(caller.identity)
     call.user = digest(f"{caller.credential} {caller.address}")
     if agent := caller.headers.get("User-Agent"):
         call.log["user_agent"] = agent[:MAX_AGENT]
@@ -185,7 +186,7 @@ class PublishedTool:
             input_schema(tool.arguments),
             published,
             label=label,
-            right=tool.needed_right,
+            right=tool.needed_right(),
             toolset=toolset,
             opening=opening(tool.document_mark),
             meta=meta_of(tool.document_mark),
@@ -294,7 +295,7 @@ class Calls:
             grant = call.grant
             visible = self._views(grant.access.rights, grant.access.reach, grant.toolsets)
             names = (each for each in self._tools if each in visible)
-            raise UnknownToolError(name, names, self._unknown_tool(name))
+            raise UnknownToolError(name, names, self._unknown_tool(name, grant))
         return await self._answer(_Run(published, arguments, call))
 
 

@@ -16,17 +16,17 @@ from functools import partial
 
 from aiohttp import hdrs, web
 
-from kb_http.admission import LINGER_SECONDS, RETRY_SECONDS, Admission, stop_listening
 from kb_http.certificate import Certificate
 from kb_http.connections import (
-    HEADER_SECONDS,
-    ConnectionLimits,
+    LINGER_SECONDS,
+    RETRY_SECONDS,
+    Admission,
     ConnectionTable,
-    Intake,
     connection_log,
-    listen,
-    owner_of,
+    stop_listening,
 )
+from kb_http.limits import HEADER_SECONDS, ConnectionLimits, owner_of
+from kb_http.listening import Intake, listen
 from kb_server.access.grants import grant_of
 from kb_server.hosting.toolset_server import Mount, hosted
 from kb_server.observability import auditing

@@ -16,6 +16,7 @@ from kb_server.engine_faults import tool_error
 from kb_server.tool import A, Call, R, Tool, ToolError, Toolset
 
 if TYPE_CHECKING:
+    from kb_server.access.grants import Grant
     from kb_server.engine_client.errors import EngineFault
     from kb_server.engine_client.port import Engine
     from kb_server.services import Services
@@ -59,10 +60,13 @@ def build_toolset(name: str, services: Services) -> Toolset:
     return toolset
 
 
-def where_to_find(tool: str) -> str:
-    """Return a message for an agent that names the toolset of a tool; empty if there is no such tool."""
+def where_to_find(tool: str, grant: Grant) -> str:
+    """Return a message for an agent that names the toolset of a tool; empty if there is no such tool, or the
+    grant does not include it.
+    """
     for name, module in TOOLSETS.items():
-        if any(each.name == tool for each in tools_of(module)):
+        found = next((each for each in tools_of(module) if each.name == tool), None)
+        if found is not None and grant.may_have(found.needed_right(), name):
             return (
                 f"{tool} belongs to the toolset {name}, served at /mcp/{name}; with "
                 f"KB_TOOLSETS=kb,{name} it is served here, too."

@@ -15,10 +15,9 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, SEARCH, WITHOUT_CHUNKS
 from kb_server.collection_tags import split_tags
 from kb_server.services import SERVER_VERSION, Services, http_base
-from kb_server.tool import WORDS, A, Annotations, Call, R, Toolset
+from kb_server.tool import WORDS, A, Annotations, Call, EngineWords, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_of
 from kb_server.toolsets.kb.completion import BaseCompleter
-from kb_server.toolsets.kb.kb_tool import ENGINE_WORDS
 from kb_server.toolsets.kb.resources import DocumentResources, uri_of
 
 _PASSAGES, _DOCUMENTS = 30, 10
@@ -40,7 +39,9 @@ def build(services: Services) -> Toolset:
 
 
 class _ChatGptTool(ServiceTool[A, R]):
-    engine_words = ENGINE_WORDS
+    engine_words = EngineWords(
+        {"document_not_found": "No document has this id; search returns the ids."}, flattened="document_"
+    )
     document_mark = "meta"
 
     def url_of(self, document_id: int) -> str:

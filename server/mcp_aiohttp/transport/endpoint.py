@@ -31,9 +31,8 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from multidict import CIMultiDictProxy
 
-from mcp_aiohttp.authentication import refusal
 from mcp_aiohttp.fastpath import CALL, FastPath, FastRequest
-from mcp_aiohttp.guard import CALLER, asks_for_websocket
+from mcp_aiohttp.guard import CALLER, asks_for_websocket, refusal
 from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.eras import envelope_version, era_of, header_mismatch

@@ -37,8 +37,9 @@ from kb_contracts.semantics.documents import (
 )
 from kb_contracts.semantics.history import is_question
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
-from kb_http.mount import Handler, Incoming, body_too_large, handlers_of
+from kb_http.mount import Handler, handlers_of
 from kb_http.multipart import ReceivedFile, receive_file
+from kb_http.requests import Incoming, body_too_large
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
 from kb_readers.probe import sandbox_info

@@ -26,16 +26,9 @@ from kb_contracts.access.reach import ACCESS, Reach
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
-from kb_http.callers import check_origin, check_unrepeated
-from kb_http.connections import (
-    CONNECTIONS,
-    ConnectionLimits,
-    ConnectionTable,
-    Listener,
-    connection_log,
-    connections_within_descriptors,
-    listen,
-)
+from kb_http.connections import ConnectionTable, connection_log
+from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
+from kb_http.listening import Listener, listen
 from kb_http.mount import (
     HEADER_BYTES,
     REQUEST_LINE_BYTES,
@@ -44,6 +37,7 @@ from kb_http.mount import (
     is_probe,
     problem_response,
 )
+from kb_http.requests import check_origin, check_unrepeated
 from kb_simulator.determinism import Clock, ClockMode
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
 from kb_simulator.harness import faults as f

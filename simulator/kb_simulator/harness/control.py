@@ -21,7 +21,8 @@ from msgspec import Meta
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import AnyOperation, DocumentsQuery, Limit, Method, Operation
-from kb_http.mount import Handler, Incoming, build_application
+from kb_http.mount import Handler, build_application
+from kb_http.requests import Incoming
 from kb_simulator.determinism import ClockMode, rfc3339
 from kb_simulator.engine.jobs import Policy
 from kb_simulator.harness.faults import CATALOGUE, ArmedFault, Fault

@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from kb_contracts.api.operations import BY_ID
 from kb_contracts.api.ragler import PREFIX
-from kb_http.decoding import holds_too_many_values
+from kb_http.requests import holds_too_many_values
 
 MOST_ENTRIES = 20_000
 """Maximum number of entries; older ones are dropped and counted."""

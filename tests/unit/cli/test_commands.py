@@ -173,6 +173,18 @@ def test_updatenote_of_a_file_ends_with_1(kb: Kb, tmp_path: Path) -> None:
     assert "note" in err
 
 
+def test_updatenote_waits_for_a_silent_engine_once(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_TIMEOUT", SILENCE)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        status, _, err = kb("updatenote", "1", "text", "--url", url)
+        assert (status, f"no engine answers at {url}" in err) == (Exit.UNREACHABLE, True)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
 def test_updatenote_at_another_version_is_refused(kb: Kb) -> None:
     """`--expected-version` prevents overwriting another person's change."""
     document = kb.note("A sentence that two people edit")

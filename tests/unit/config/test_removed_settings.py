@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -40,13 +41,25 @@ def test_no_removed_name_is_a_setting() -> None:
         assert not kind.removed().keys() & {entry.variable for entry in kind.describe({})}
 
 
-def test_the_command_line_accepts_a_removed_name_in_the_file(
+def test_kb_config_lists_the_removed_names_that_are_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("kb.toml").write_text("KB_OCR_TIMEOUT = 60\n")
-    assert main(["config"]) == 0
-    assert "KB_OCR_TIMEOUT" not in capsys.readouterr().out
+    monkeypatch.setenv("KB_HEADER_TIMEOUT", "5")
+    assert main(["config", "--json"]) == 0
+    rows = {row["variable"]: row for row in json.loads(capsys.readouterr().out)}
+    parts = {"KB_OCR_TIMEOUT": ["engine"], "KB_HEADER_TIMEOUT": ["server", "engine"]}
+    removed = ServerSettings.removed() | EngineSettings.removed()
+    for name, source in (("KB_OCR_TIMEOUT", "file"), ("KB_HEADER_TIMEOUT", "environment")):
+        assert rows.pop(name) == {
+            "variable": name,
+            "value": "no effect",
+            "source": source,
+            "help": f"removed: {removed[name]}",
+            "parts": parts[name],
+        }
+    assert not rows.keys() & removed
 
 
 async def test_the_engine_reports_a_removed_name_at_start(

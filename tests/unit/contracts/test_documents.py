@@ -9,7 +9,15 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
-from kb_contracts.api.models import FINAL_STATUSES, MAX_INTEGER, MAX_TAGS, FileFields, JobStatus, NotePatch
+from kb_contracts.api.models import (
+    FINAL_STATUSES,
+    MAX_INTEGER,
+    MAX_TAGS,
+    FileFields,
+    JobStatus,
+    NotePatch,
+    NoteRequest,
+)
 from kb_contracts.semantics.documents import (
     WHITE_SPACE,
     check_note_text,
@@ -24,6 +32,14 @@ from kb_contracts.semantics.documents import (
     title_after_update,
 )
 from kb_contracts.semantics.jobs import TRANSITIONS, Event, may_succeed_again, sources, target
+
+
+def test_a_title_of_white_space_counts_as_left_out() -> None:
+    for title, read in ((" \n", None), (" a ", " a ")):
+        patch = NotePatch(title=title)
+        assert [patch.title, NoteRequest(text="a", title=title).title, FileFields(title=title).title] == [
+            read
+        ] * 3
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003"])

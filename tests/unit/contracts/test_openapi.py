@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import OPERATIONS, SEARCH, AnyOperation
 from kb_contracts.openapi import document, possible_errors
-from kb_http.mount import JSON_BODY_BYTES, Incoming, build_application
+from kb_http.mount import build_application
+from kb_http.requests import JSON_BODY_BYTES, Incoming
 
 KEY = "secret"
 DOCUMENT = document()

@@ -15,8 +15,8 @@ from kb_contracts.access.reach import ACCESS, EVERYTHING, RIGHTS, Access, Reach,
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import BY_ID, OPERATIONS
 from kb_contracts.api.ragler import SERVICE, USER_ROLE
-from kb_http.callers import access_by_token, credential_of, narrowed, right_missing
-from kb_http.mount import Incoming, build_application
+from kb_http.mount import build_application
+from kb_http.requests import Incoming, access_by_token, credential_of, narrowed, right_missing
 from tests.support.patience import ANSWER_SECONDS
 
 NEWS = Access("news", frozenset(["read", "write"]), Reach(frozenset(["collection:news"])))

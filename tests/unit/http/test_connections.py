@@ -16,12 +16,8 @@ import pytest
 from aiohttp import web
 
 from kb_http.certificate import Certificate, trusting
-from kb_http.connections import (
-    ConnectionLimits,
-    connection_log,
-    is_loopback,
-    owner_of,
-)
+from kb_http.connections import connection_log
+from kb_http.limits import ConnectionLimits, is_loopback, owner_of
 from tests.support.bare_site import Peer, Site
 from tests.support.certificates import Pair, write_pair
 from tests.support.eventually import eventually_async
@@ -210,7 +206,7 @@ async def test_a_client_that_leaves_gives_its_place_back(serve: Serve) -> None:
 async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kb_http.connections._AT_ONCE", 3)
+    monkeypatch.setattr("kb_http.connections.AT_ONCE", 3)
     site = await serve()
     for peer in await site.busy(30):
         peer.close()
@@ -223,7 +219,7 @@ async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
 
 COUNTED = """
 import os, resource, sys
-from kb_http.connections import connections_within_descriptors
+from kb_http.limits import connections_within_descriptors
 for soft, hard, wanted in {cases}:
     if os.fork() == 0:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -12,8 +12,8 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import NoteRequest, SearchRequest
 from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, Method, of_surface
 from kb_contracts.api.ragler import LIMITS, VectorSearchRequest
-from kb_http.decoding import MAX_VALUES, convert_path, decode_body, holds_too_many_values
 from kb_http.mount import problem_response
+from kb_http.requests import MAX_VALUES, convert_path, decode_body, holds_too_many_values
 
 
 @pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])

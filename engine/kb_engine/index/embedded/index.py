@@ -5,8 +5,9 @@ written, and the tail. A part is a block and a mask of its living rows. Blocks a
 no lock and is always consistent; a change creates a new state, which shares the unchanged parts.
 
 A change is staged inside the store's transaction (memory is allocated, or the transaction fails) and
-published after the commit. A reader takes the latest state under `guard`, together with the snapshot of its
-SQL transaction, so that both have the same contents.
+published after the commit. A reader takes the latest state with its generation, and a snapshot of the
+base. If that has another generation, a commit is being published: the reader takes both again under `guard`.
+So both have the same contents, and no reader waits while a commit is synced to the disk.
 """
 
 from __future__ import annotations
@@ -148,10 +149,15 @@ class EmbeddedIndex:
 
     def __init__(self, state: State) -> None:
         self.guard = threading.Lock()
-        """Held while a commit and its change become visible together, and while a reader takes the state."""
-        self.state = state
-        """The latest published state."""
+        """Held while a commit and its change become visible together."""
+        self.latest: tuple[State, int | None] = state, None
+        """The latest published state, and its generation of the base, if that is known."""
         self._analyser = Analyser()
+
+    @property
+    def state(self) -> State:
+        """The latest published state."""
+        return self.latest[0]
 
     def stage(self, changes: Changes, earlier: State | None = None) -> State:
         """Return the state after the changes, without publishing it; `earlier` is a state staged before it.
@@ -168,9 +174,9 @@ class EmbeddedIndex:
             state = state.with_added(batch, self._analyser)
         return state
 
-    def publish(self, staged: State) -> None:
+    def publish(self, staged: State, generation: int | None = None) -> None:
         """Make a staged state the latest."""
-        self.state = staged
+        self.latest = staged, generation
 
 
 # Parts are merged in the background: blocks in memory are written to a file, small segments are merged into

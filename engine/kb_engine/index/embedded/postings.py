@@ -23,19 +23,20 @@ more bytes, and be valid for one average length only. So frequencies are scored 
 from __future__ import annotations
 
 import hashlib
+import threading
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from itertools import groupby, repeat
-from operator import itemgetter
-from typing import Any, Protocol, TypeAlias
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import count as counter
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from kb_engine.index.score import K1, B
-from kb_engine.index.words import AnalysedChunk
+from kb_engine.index.words import WITHOUT_LANGUAGES, AnalysedChunk, earlier_form
 
 Keys: TypeAlias = "NDArray[np.bytes_]"
 """Keys of terms: shape (t,), 16 bytes each."""
@@ -61,14 +62,14 @@ WIDE = 255
 """Frequencies take a byte; larger ones, from this value on, are stored separately."""
 BISECT = 32
 """Cost of a binary search for one row, in postings of a linear pass."""
-SMALL = 1_024
-"""Maximum number of postings of a list that is scored together with its neighbours: for so few, the calls of
-numpy take most of the time.
+TOGETHER = 8_192
+"""Number of postings up to which adjacent lists are scored together: for few, the calls of numpy take most of
+the time.
 """
-SMALL_AT_ONCE = 8_192
-"""Number of postings scored together, about: larger arrays take new memory for each search."""
 FEW = 100
 """If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
+
+_HALF, _NEXT = np.uint64(32), np.uint64(1)
 
 DTYPES = {
     "keys": KEY_TYPE,
@@ -95,6 +96,10 @@ def keys_of(terms: Sequence[str]) -> Keys:
     return np.array([key_of(term) for term in terms], KEY_TYPE)
 
 
+def _halves(keys: Keys) -> NDArray[np.uint64]:
+    return keys.view(np.uint64).reshape(-1, 2)
+
+
 def stretches(size: int) -> int:
     """Return the number of stretches of a block of this size, at least 1."""
     return max(1, -(-size // STRETCH))
@@ -105,8 +110,8 @@ class Terms:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
-        self.numbers: dict[Postings, list[int | None]] = {}
-        """The number of each term in a block, None if it does not occur."""
+        self.numbers: dict[Postings, tuple[Sequence[int], NDArray[np.intp]]] = {}
+        """The places of the terms that occur in a block, and their numbers there."""
         self.recent: dict[RecentView, Postings] = {}
         """The postings of these terms alone, for a growing block."""
 
@@ -114,6 +119,25 @@ class Terms:
     def keys(self) -> Keys:
         """The keys of the terms."""
         return keys_of(self.texts)
+
+    @cached_property
+    def halves(self) -> NDArray[np.uint64]:
+        """The keys as pairs of numbers, which numpy compares in a tenth of the time."""
+        return _halves(self.keys)
+
+    def of(self, analyser: str) -> Sequence[Terms]:
+        """Return the terms to look up in a block of this analyser."""
+        return [self, self._earlier] if analyser in WITHOUT_LANGUAGES else [self]
+
+    @cached_property
+    def _earlier(self) -> Terms:
+        """The differing forms of the earlier analysers; the place of a term without one is empty."""
+        known = {"", *self.texts}
+        forms = []
+        for form in map(earlier_form, self.texts):
+            forms.append("" if form in known else form)
+            known.add(form)
+        return Terms(forms)
 
 
 class WordBlock(Protocol):
@@ -172,62 +196,59 @@ class Postings:
         """End of all lists in `frequencies`."""
         self._rows, self._low_rows, self._stretch_ends = rows, low_rows, stretch_ends
         self._stretches = stretches(len(lengths))
+        self._halves = _halves(keys)
+        self._kept_norms: tuple[float, np.dtype[Any], Floats] = (0.0, lengths.dtype, lengths)
         self._frequencies = frequencies
         self._wide_places, self._wide_values = wide_places, wide_values
 
     def frequencies(self, terms: Terms, rows: Rows | None = None) -> Counts:
-        found = self._find(terms)
+        places, numbers = self._find(terms)
+        found = np.zeros(len(terms.texts), np.int64)
         if rows is None:
-            return np.array([0 if term is None else self.counts[term] for term in found], np.int64)
-        chosen = _Chosen(rows, len(self.lengths))
-        return np.array([0 if term is None else self._count(term, chosen) for term in found], np.int64)
+            found[places] = self.counts[numbers]
+        else:
+            chosen = _Chosen(rows, len(self.lengths))
+            found[places] = [self._count(whole, chosen) for whole in self._ranges(numbers)]
+        return found
 
     def add_scores(
         self, terms: Terms, weights: Sequence[float], average: float, scores: Floats, rows: Rows | None = None
     ) -> None:
         chosen = None if rows is None else _Chosen(rows, len(self.lengths))
-        lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
-        norms = np.multiply(lengths, K1 * B / average, dtype=scores.dtype)
-        norms += K1 * (1 - B)
-        found = [
-            (term, weight * (K1 + 1))
-            for term, weight in zip(self._find(terms), weights, strict=True)
-            if term is not None
-        ]
-        groups = self._groups([term for term, _ in found]) if chosen is None else repeat(None)
-        for group, each in groupby(zip(groups, found, strict=False), itemgetter(0)):
-            weighted = [pair for _, pair in each]
-            if group is not None:
-                self._add_small(weighted, norms, scores)
-                continue
-            for term, factor in weighted:
-                for places, targets in self._all(term) if chosen is None else self._some(term, chosen):
-                    impacts = self.frequencies_at(places, scores.dtype)
-                    if isinstance(targets, slice):
-                        impacts /= norms[targets] + impacts
-                        impacts *= factor
-                        scores[targets] += impacts
-                    else:
-                        _add(impacts, factor, targets, norms, scores)
+        norms = self._norms(average, scores.dtype, chosen)
+        places, numbers = self._find(terms)
+        lists = _Lists(norms, scores)
+        for place, whole in zip(places, self._ranges(numbers), strict=True):
+            factor = weights[place] * (K1 + 1)
+            for at, targets in self._all(whole) if chosen is None else self._some(whole, chosen):
+                impacts = self.frequencies_at(at, scores.dtype)
+                if not isinstance(targets, slice):
+                    lists.append(impacts, factor, targets)
+                    continue
+                lists.add()
+                impacts /= norms[targets] + impacts
+                impacts *= factor
+                scores[targets] += impacts
+        lists.add()
 
     def holding(self, terms: Terms) -> Mask:
         held = np.zeros(len(self.lengths), np.bool_)
-        for term in self._find(terms):
-            for places, targets in self._all(term) if term is not None else ():
+        for whole in self._ranges(self._find(terms)[1]):
+            for places, targets in self._all(whole):
                 held[targets] |= self._frequencies[places] > 0
         return held
 
     def postings(self) -> Postings:
         return self
 
+    def places(self, term: int) -> slice:
+        """Return the range of a term's frequencies."""
+        (found,) = self._ranges(np.array([term]))
+        return found
+
     def is_column(self, term: int) -> bool:
         """True if the term has a frequency for every row."""
         return bool(self.starts[term] >= self.listed)
-
-    def places(self, term: int) -> slice:
-        """Return the range of a term's frequencies."""
-        start = int(self.starts[term])
-        return slice(start, start + (len(self.lengths) if self.is_column(term) else int(self.counts[term])))
 
     def frequencies_at(self, places: Places, dtype: DTypeLike = np.uint32) -> NDArray[Any]:
         """Return the frequencies at these places."""
@@ -253,95 +274,101 @@ class Postings:
         rows += upper
         return rows
 
-    def _groups(self, terms: Sequence[int]) -> list[int | None]:
-        """Return the same number for adjacent terms that are scored together: small lists, all short or all
-        long; None for the others.
-        """
-        groups: list[int | None] = []
-        size = 0
-        for start, count in zip(self.starts[terms].tolist(), self.counts[terms].tolist(), strict=True):
-            if count > SMALL or start >= self.listed:
-                groups.append(None)
-            else:
-                size += count
-                groups.append(size // SMALL_AT_ONCE * 2 + (start >= self.short))
-        return groups
+    def _norms(self, average: float, dtype: np.dtype[Any], chosen: _Chosen | None) -> Floats:
+        """Return the norms of the chosen rows (None: all, which are kept for the next search)."""
+        if chosen is None and self._kept_norms[:2] == (average, dtype):
+            return self._kept_norms[2]
+        lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
+        norms: Floats = np.multiply(lengths, K1 * B / average, dtype=dtype)
+        norms += K1 * (1 - B)
+        if chosen is None:
+            self._kept_norms = (average, dtype, norms)
+        return norms
 
-    def _add_small(self, weighted: Sequence[tuple[int, float]], norms: Floats, scores: Floats) -> None:
-        """Add the BM25 of terms of one group, given with their factors."""
-        terms = [term for term, _ in weighted]
-        starts, counts = self.starts[terms], self.counts[terms].astype(np.intp)
-        ends = counts.cumsum()
-        places = np.arange(ends[-1])
-        places += np.repeat(starts - ends + counts, counts)
-        factors = np.repeat(np.array([factor for _, factor in weighted], scores.dtype), counts)
-        if starts[0] < self.short:
-            rows = self._rows[places].astype(np.intp)
-        else:
-            rows = self._low_rows[places - self.short].astype(np.intp)
-            rows += self._upper(starts - self.short)
-        _add(self.frequencies_at(places, scores.dtype), factors, rows, norms, scores)
+    def _ranges(self, terms: NDArray[np.intp]) -> list[slice]:
+        """Return the range of frequencies of each of these terms."""
+        size = len(self.lengths)
+        return [
+            slice(start, start + (count if start < self.listed else size))
+            for start, count in zip(self.starts[terms].tolist(), self.counts[terms].tolist(), strict=True)
+        ]
 
-    def _upper(self, starts: NDArray[np.int64]) -> NDArray[np.intp] | int:
-        """Return the upper half of each row of long lists, given by their starts in `low_rows`."""
-        if self._stretches == 1:
-            return 0
-        lists = self._stretch_ends.searchsorted(starts, "right") // self._stretches
-        ends = self._stretch_ends.reshape(-1, self._stretches)[lists]
-        upper = np.tile(np.arange(self._stretches) * STRETCH, len(lists))
-        return np.repeat(upper, np.diff(ends, prepend=starts[:, np.newaxis]).ravel())
+    def _rows_of(self, whole: slice) -> NDArray[np.intp]:
+        """Return the rows of a list, given the range of its frequencies."""
+        if whole.start < self.short:
+            return self._rows[whole].astype(np.intp)
+        start, stop = whole.start - self.short, whole.stop - self.short
+        rows = self._low_rows[start:stop].astype(np.intp)
+        if self._stretches > 1:
+            first = self._stretch_ends.searchsorted(start, "right") // self._stretches * self._stretches
+            ends = self._stretch_ends[first : first + self._stretches] - start
+            for number, (begin, end) in enumerate(pairwise(ends.tolist()), 1):
+                rows[begin:end] += number * STRETCH
+        return rows
 
-    def _find(self, terms: Terms) -> list[int | None]:
-        """Return the number of each term, see `Terms.numbers`."""
+    def _find(self, terms: Terms) -> tuple[Sequence[int], NDArray[np.intp]]:
+        """Return the places of the terms that occur, and their numbers, see `Terms.numbers`."""
         if (known := terms.numbers.get(self)) is not None:
             return known
         numbers = self.keys.searchsorted(terms.keys)
-        inside = numbers < len(self.keys)
-        inside[inside] = self.keys[numbers[inside]] == terms.keys[inside]
-        found = [number if occurs else None for number, occurs in zip(numbers.tolist(), inside, strict=True)]
+        numbers[numbers == len(self.keys)] = 0
+        occurs = (self._halves[numbers] == terms.halves).all(axis=1) if len(self.keys) else numbers > 0
+        found = np.flatnonzero(occurs).tolist(), numbers[occurs]
         terms.numbers[self] = found
         return found
 
-    def _count(self, term: int, chosen: _Chosen) -> int:
-        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._some(term, chosen))
+    def _count(self, whole: slice, chosen: _Chosen) -> int:
+        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._some(whole, chosen))
 
-    def _all(self, term: int) -> Iterator[tuple[Places, Places]]:
+    def _all(self, whole: slice) -> Iterator[tuple[Places, Places]]:
         """Yield the postings of a term: their places and their distinct rows."""
-        for part in _parts(self.places(term)):
-            if self.is_column(term):
-                start = int(self.starts[term])
-                yield part, slice(part.start - start, part.stop - start)
-            else:
-                yield part, self.rows_at(part)
+        if whole.start < self.listed:
+            yield whole, self._rows_of(whole)
+            return
+        for part in _parts(whole):
+            yield part, slice(part.start - whole.start, part.stop - whole.start)
 
-    def _some(self, term: int, chosen: _Chosen) -> Iterator[tuple[Places, Places]]:
+    def _some(self, whole: slice, chosen: _Chosen) -> Iterator[tuple[Places, Places]]:
         """Yield the postings of a term in chosen rows: their places, and the distinct indexes of the chosen
         rows.
 
         In a column the frequency may be 0.
         """
-        places = self.places(term)
-        if self.is_column(term):
+        if whole.start >= self.listed:
             for part in _parts(slice(0, len(chosen.rows))):
-                yield places.start + chosen.rows[part], part
-        elif chosen.bisect(int(self.counts[term])):
-            listed = self.rows_at(places)
-            which, found = _shared(chosen.rows, listed)
-            yield places.start + found, which
+                yield whole.start + chosen.rows[part], part
+        elif chosen.bisect(whole.stop - whole.start):
+            which, found = _shared(chosen.rows, self._rows_of(whole))
+            yield whole.start + found, which
         else:
-            for part in _parts(places):
-                order = chosen.order.take(self.rows_at(part))
-                hits = np.flatnonzero(order >= 0)
-                yield part.start + hits, order[hits].astype(np.intp)
+            order = chosen.order.take(self._rows_of(whole))
+            hits = np.flatnonzero(order >= 0)
+            yield whole.start + hits, order[hits].astype(np.intp)
 
 
-def _add(
-    frequencies: Floats, factors: Floats | float, rows: NDArray[np.intp], norms: Floats, scores: Floats
-) -> None:
-    """Add the BM25 of postings to the scores, in their order; `frequencies` is overwritten."""
-    frequencies /= norms.take(rows) + frequencies
-    frequencies *= factors
-    np.add.at(scores, rows, frequencies)
+class _Lists:
+    """Adjacent lists of a block, whose BM25 is added to the scores in their order, and in few steps."""
+
+    def __init__(self, norms: Floats, scores: Floats) -> None:
+        self._norms, self._scores = norms, scores
+        self._waiting: list[tuple[Floats, float, NDArray[np.intp]]] = []
+        self._size = 0
+
+    def append(self, frequencies: Floats, factor: float, rows: NDArray[np.intp]) -> None:
+        self._waiting.append((frequencies, factor, rows))
+        self._size += len(rows)
+        if self._size >= TOGETHER:
+            self.add()
+
+    def add(self) -> None:
+        if not self._waiting:
+            return
+        of_each, factors, rows_of_each = zip(*self._waiting, strict=True)
+        rows, impacts = np.concatenate(rows_of_each), np.concatenate(of_each)
+        impacts /= self._norms.take(rows) + impacts
+        impacts *= np.repeat(np.array(factors, impacts.dtype), list(map(len, rows_of_each)))
+        np.add.at(self._scores, rows, impacts)
+        self._waiting, self._size = [], 0
 
 
 class _Chosen:
@@ -398,38 +425,104 @@ def in_memory(
 class RecentWords:
     """A growing block: the words of recently added chunks.
 
-    One thread appends. Readers use a view of the first rows, which ignores later rows and so never changes
-    and needs no lock.
+    One thread appends the numbers of their terms, which takes a third of the time of a list for each term. A
+    reader sorts those of the rows that no earlier reader has sorted. It uses a view of the first rows, which
+    ignores later rows and so never changes.
     """
 
     def __init__(self) -> None:
-        self._postings: dict[str, array[int]] = defaultdict(partial(array, "Q"))
-        """By term: numbers with the row in the upper half and the frequency in the lower half."""
-        self._lengths = array("f")
+        self.numbers: dict[str, int] = defaultdict(counter().__next__)
+        """The number of each term, in the order in which they first occurred."""
+        self.lengths = array("f")
+        self._terms = array("I")
+        """The numbers of the terms of all rows, with repetitions."""
+        self._ends = array("Q")
+        self._sorted: list[_Sorted] = []
+        self._guard = threading.Lock()
 
     def append(self, chunks: Iterable[AnalysedChunk]) -> None:
         """Add a row for each chunk."""
-        postings = self._postings
+        number = self.numbers.__getitem__
         for terms, length in chunks:
-            row = len(self._lengths) << 32
-            self._lengths.append(length)
-            for term, frequency in Counter(terms).items():
-                postings[term].append(row | frequency)
+            self._terms.extend(map(number, terms))
+            self._ends.append(len(self._terms))
+            self.lengths.append(length)
 
     def view(self, size: int) -> RecentView:
         """Return a view of the first rows."""
-        return RecentView(self._postings, self._lengths, size)
+        return RecentView(self, size)
+
+    def read(self, first: int, beyond: int) -> tuple[Rows, Rows]:
+        """Return the numbers of the terms in these rows, and the row of each."""
+        # Copies: an array with an exported buffer cannot grow.
+        start = self._ends[first - 1] if first else 0
+        ends = np.array(self._ends[first:beyond], np.int64)
+        terms = np.array(self._terms[start : int(ends[-1]) if len(ends) else 0], np.uint32)
+        rows = np.repeat(np.arange(first, beyond, dtype=np.uint32), np.diff(ends, prepend=start))
+        return terms, rows
+
+    def sorted(self, size: int) -> list[_Sorted]:
+        """Return the postings of the first rows, and possibly of further ones, in few parts."""
+        with self._guard:
+            first = self._sorted[-1].beyond if self._sorted else 0
+            if first < size:
+                self._sorted.append(_Sorted(size, *_counted(*self.read(first, size))))
+            while len(last := self._sorted[-2:]) > 1 and len(last[0].places) <= 2 * len(last[1].places):
+                self._sorted[-2:] = [_Sorted(size, *_in_order(last))]
+            return list(self._sorted)
+
+
+class _Sorted(NamedTuple):
+    """Postings of the rows before `beyond`: in ascending order, term in the upper half and row in the lower
+    half of a number; and the frequency of each.
+    """
+
+    beyond: int
+    places: NDArray[np.uint64]
+    frequencies: Rows
+
+    def of(self, terms: NDArray[np.uint64]) -> _Sorted:
+        """Return the postings of these terms."""
+        starts, counts = _bounds(self.places, terms)
+        ends = counts.cumsum()
+        found = np.arange(ends[-1] if len(ends) else 0)
+        found += np.repeat(starts - ends + counts, counts)
+        return _Sorted(self.beyond, self.places[found], self.frequencies[found])
+
+
+def _bounds(places: NDArray[np.uint64], terms: NDArray[np.uint64]) -> tuple[Counts, Counts]:
+    """Return the start of the postings of each term, and their number."""
+    starts = places.searchsorted(terms << _HALF)
+    return starts, places.searchsorted((terms + _NEXT) << _HALF) - starts
+
+
+def _counted(terms: NDArray[np.integer[Any]], rows: Rows) -> tuple[NDArray[np.uint64], Rows]:
+    """Return places and frequencies, see `_Sorted`, from the terms of these rows with repetitions."""
+    places = (terms.astype(np.uint64) << _HALF) | rows
+    places.sort()
+    starts = np.flatnonzero(np.diff(places, prepend=~places[:1]))
+    return places[starts], np.diff(starts, append=len(places)).astype(np.uint32)
+
+
+def _in_order(parts: Sequence[_Sorted]) -> tuple[NDArray[np.uint64], Rows]:
+    """Return the places and frequencies of all parts."""
+    if len(parts) == 1:
+        return parts[0].places, parts[0].frequencies
+    places = np.concatenate([np.empty(0, np.uint64), *(part.places for part in parts)])
+    frequencies = np.concatenate([np.empty(0, np.uint32), *(part.frequencies for part in parts)])
+    order = np.argsort(places, kind="stable")  # linear time: the parts are in order
+    return places[order], frequencies[order]
 
 
 class RecentView:
     """The first rows of a growing block; a `WordBlock`."""
 
-    def __init__(self, postings: Mapping[str, array[int]], lengths: array[float], size: int) -> None:
-        self._postings, self._all_lengths, self._size = postings, lengths, size
+    def __init__(self, words: RecentWords, size: int) -> None:
+        self._words, self._size = words, size
 
     @cached_property
     def lengths(self) -> NDArray[np.float32]:
-        return np.array(self._all_lengths[: self._size], np.float32)
+        return np.array(self._words.lengths[: self._size], np.float32)
 
     def frequencies(self, terms: Terms, rows: Rows | None = None) -> Counts:
         return self._found(terms).frequencies(terms, rows)
@@ -443,43 +536,43 @@ class RecentView:
         return self._found(terms).holding(terms)
 
     def postings(self) -> Postings:
-        terms = list(self._postings)
-        keys = keys_of(terms)
+        terms, rows = self._words.read(0, self._size)
+        # Numbers are in the order of the rows: those of later rows are larger.
+        count = int(terms.max()) + 1 if len(terms) else 0
+        keys = keys_of(list(self._words.numbers)[:count])
         order = np.argsort(keys)
-        counts, rows, frequencies = self._lists([terms[number] for number in order])
-        occurs = counts > 0
-        return in_memory(keys[order][occurs], counts[occurs], rows, frequencies, self.lengths)
+        ranks = np.empty(count, np.uint32)
+        ranks[order] = np.arange(count, dtype=np.uint32)
+        places, frequencies = _counted(ranks[terms], rows)
+        counts = np.bincount((places >> _HALF).astype(np.intp), minlength=count)
+        return in_memory(keys[order], counts, places.astype(np.uint32), frequencies, self.lengths)
 
     def _found(self, terms: Terms) -> Postings:
         """Return the postings of these terms, see `Terms.recent`. They are found by their texts, as there is
         no order of keys.
         """
         if (found := terms.recent.get(self)) is None:
-            known = [term for term in dict.fromkeys(terms.texts) if term in self._postings]
-            counts, rows, frequencies = self._lists(known)
+            known = {
+                text: number for text in terms.texts if (number := self._words.numbers.get(text)) is not None
+            }
+            numbers = sorted(known.values())
+            wanted = np.array(numbers, np.uint64)
+            parts = [part.of(wanted) for part in self._words.sorted(self._size)]
+            places, frequencies = _in_order(parts)
+            rows = places.astype(np.uint32)  # the lower half
+            if parts and parts[-1].beyond > self._size:
+                inside = rows < self._size
+                places, rows, frequencies = places[inside], rows[inside], frequencies[inside]
+            _, counts = _bounds(places, wanted)
             # Some may occur only in rows beyond this view.
-            occurring = [term for term, count in zip(known, counts.tolist(), strict=True) if count]
-            numbers = {term: number for number, term in enumerate(occurring)}
+            occurring = [number for number, count in zip(numbers, counts.tolist(), strict=True) if count]
+            lists = {number: place for place, number in enumerate(occurring)}
             no_keys = np.empty(0, KEY_TYPE)
             found = in_memory(no_keys, counts[counts > 0], rows, frequencies, self.lengths)
             terms.recent[self] = found
-            terms.numbers[found] = [numbers.get(text) for text in terms.texts]
+            at = [place for place, text in enumerate(terms.texts) if known.get(text) in lists]
+            terms.numbers[found] = at, np.array([lists[known[terms.texts[place]]] for place in at], np.intp)
         return found
-
-    def _lists(self, terms: Sequence[str]) -> tuple[Counts, Rows, Rows]:
-        """Return the number of postings of each term, then the rows and the frequencies of all."""
-        # Copies: an array with an exported buffer cannot grow.
-        lists = [self._postings[term].tobytes() for term in terms]
-        found = np.frombuffer(b"".join(lists), np.uint64)
-        rows = (found >> np.uint64(32)).astype(np.uint32)
-        frequencies = found.astype(np.uint32)  # the lower half
-        counts = np.array([len(each) // found.itemsize for each in lists], np.int64)
-        inside = rows < self._size
-        if inside.all():
-            return counts, rows, frequencies
-        inside_before = np.concatenate([[0], np.cumsum(inside)])
-        counts = np.diff(inside_before[np.concatenate([[0], np.cumsum(counts)])])
-        return counts, rows[inside], frequencies[inside]
 
 
 def _parts(whole: slice) -> Iterator[slice]:

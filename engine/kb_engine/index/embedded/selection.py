@@ -6,10 +6,11 @@ monotonic in the cosine, so each row has a lower and an upper bound. Rows with a
 promising first, until no row left can reach the `top`-th best exact score. The result equals that of
 `score.select` on the float32 cosines of all rows, ties included, for any vectors.
 
-Rows are processed in blocks that fit the processor's cache, first with one error bound per block, then the
-surviving rows with their own bounds. Memory is limited: if too many rows may be among the best, these are
-scored exactly. A second thread computes the cosines of the blocks, beginning before the words are looked up
-(`vectors.Scan`).
+Rows are processed in blocks that fit the processor's cache. Most are ruled out by comparing cosine and BM25
+with a constant each, the surviving rows by their score with one error bound for all, then with their own
+bounds. A call of numpy for ten rows takes as long as a pass over a block, 2 microseconds, so the steps are
+few. Memory is limited: if too many rows may be among the best, these are scored exactly. A second thread
+computes the cosines of the blocks, beginning before the words are looked up (`vectors.Scan`).
 
 The number of matches is exact too, unless too many cosines are so close to the floor that only exact values
 decide (`RECOUNT_ROWS`); a tighter bound, which the codes give for rows close to it, halves their number.
@@ -18,6 +19,7 @@ Otherwise the count includes certain matches only, and is marked as inexact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from copy import copy
@@ -43,8 +45,8 @@ from kb_engine.index.embedded.vectors import (
     quantise_query,
 )
 from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Vectors
-from kb_engine.index.score import SLACK, Floats, Formula
-from kb_engine.index.words import WITHOUT_LANGUAGES, Word, earlier_form, looked_up, weigh_words
+from kb_engine.index.score import SLACK, Floats, Formula, fused
+from kb_engine.index.words import Word, looked_up, weigh_words
 
 Originals = Callable[[Ids], Vectors]
 """Returns the float32 vectors of these chunks, whose ids ascend. Raises `VectorsLost`."""
@@ -59,7 +61,7 @@ LOOK_AGAIN = 4
 """At most `LOOK_AGAIN * RECOUNT_ROWS` rows get the tighter bound, which decides about half of them."""
 FEW = 8
 """If at most one row in `FEW` passes the filters, only these rows get a BM25 score."""
-_FIRST_BATCH = 64
+_FIRST_BATCH = 24
 _LARGEST_BATCH = 4_096
 
 
@@ -97,9 +99,7 @@ class Lookup:
         self._readable = readable
         allowed = [part.allowed(documents) for part in state.parts]
         self._counted = allowed if readable is documents else None
-        conditions = [
-            [terms.holding(part.block) for part in state.parts] for terms in map(_QueryTerms, required)
-        ]
+        conditions = [[_holding(terms, part.block) for part in state.parts] for terms in map(Terms, required)]
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
         for rows in conditions:
@@ -176,67 +176,36 @@ class _Statistics:
     counts: NDArray[np.int64]
 
 
-class _QueryTerms:
-    """The terms of a query, looked up in blocks of any analyser."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = texts
-        self._terms = Terms(texts)
-
-    def frequencies(self, block: Block, rows: NDArray[np.uint32] | None = None) -> NDArray[np.int64]:
-        """Return the number of rows with each term."""
-        counts = np.zeros(len(self.texts), np.int64)
-        for each in self._of(block):
-            counts += block.words.frequencies(each, rows)
-        return counts
-
-    def add_scores(
-        self,
-        block: Block,
-        weights: Sequence[float],
-        average: float,
-        scores: Floats32,
-        rows: NDArray[np.uint32] | None = None,
-    ) -> None:
-        """Add the BM25 of each row to `scores`."""
-        for each in self._of(block):
-            block.words.add_scores(each, weights, average, scores, rows)
-
-    def holding(self, block: Block) -> Mask:
-        """Return a mask of the rows with at least one of the terms."""
-        held = np.zeros(len(block), np.bool_)
-        for each in self._of(block):
-            held |= block.words.holding(each)
-        return held
-
-    def _of(self, block: Block) -> Sequence[Terms]:
-        return [self._terms, self._earlier] if block.analyser in WITHOUT_LANGUAGES else [self._terms]
-
-    @cached_property
-    def _earlier(self) -> Terms:
-        """The differing forms of the earlier analysers; the place of a term without one is empty."""
-        known = {"", *self.texts}
-        forms = []
-        for form in map(earlier_form, self.texts):
-            forms.append("" if form in known else form)
-            known.add(form)
-        return Terms(forms)
+def _frequencies(terms: Terms, block: Block, rows: NDArray[np.uint32] | None = None) -> NDArray[np.int64]:
+    """Return the number of rows with each term, in total or among `rows`."""
+    counts = np.zeros(len(terms.texts), np.int64)
+    for each in terms.of(block.analyser):
+        counts += block.words.frequencies(each, rows)
+    return counts
 
 
-def _statistics(state: State, terms: _QueryTerms, counted: Sequence[Mask | None]) -> _Statistics:
+def _holding(terms: Terms, block: Block) -> Mask:
+    """Return a mask of the rows with at least one of the terms."""
+    held = np.zeros(len(block), np.bool_)
+    for each in terms.of(block.analyser):
+        held |= block.words.holding(each)
+    return held
+
+
+def _statistics(state: State, terms: Terms, counted: Sequence[Mask | None]) -> _Statistics:
     counts = np.zeros(len(terms.texts), np.int64)
     size, tokens = 0, 0.0
     for part, mask in zip(state.parts, counted, strict=True):
         if mask is None or mask is part.alive:
             size, tokens = size + part.size, tokens + part.tokens
-            counts += terms.frequencies(part.block)
+            counts += _frequencies(terms, part.block)
             if len(part.removed):
-                counts -= terms.frequencies(part.block, part.removed)
+                counts -= _frequencies(terms, part.block, part.removed)
         else:
             rows = np.flatnonzero(mask).astype(np.uint32)
             size += len(rows)
             tokens += float(part.block.words.lengths[rows].sum(dtype=np.float64))
-            counts += terms.frequencies(part.block, rows)
+            counts += _frequencies(terms, part.block, rows)
     return _Statistics(size, tokens / max(size, 1) or 1.0, counts)
 
 
@@ -248,7 +217,7 @@ def _word_scores(
 ) -> WordScores:
     """Compute `Lookup.scores`; the statistics come from the rows in `counted` alone."""
     texts = looked_up(words)
-    terms = _QueryTerms(texts)
+    terms = Terms(texts)
     known = _statistics(state, terms, counted)
     counts = dict(zip(texts, known.counts.tolist(), strict=True))
     weights, total_weight = weigh_words(words, counts, known.size)
@@ -258,12 +227,13 @@ def _word_scores(
     for part, rows in zip(state.parts, allowed, strict=True):
         scores = np.zeros(len(part.block.chunk_ids), np.float32)
         chosen = None if rows is None else np.flatnonzero(rows).astype(np.uint32)
-        if chosen is None or len(chosen) * FEW > len(scores):
-            terms.add_scores(part.block, of_terms, average, scores)
-        else:
-            of_chosen = np.zeros(len(chosen), np.float32)
-            terms.add_scores(part.block, of_terms, average, of_chosen, chosen)
-            scores[chosen] = of_chosen
+        if chosen is not None and len(chosen) * FEW > len(scores):
+            chosen = None
+        added = scores if chosen is None else np.zeros(len(chosen), np.float32)
+        for each in terms.of(part.block.analyser):
+            part.block.words.add_scores(each, of_terms, average, added, chosen)
+        if chosen is not None:
+            scores[chosen] = added
         found.append(scores)
     return WordScores(found, total_weight)
 
@@ -318,19 +288,17 @@ class _Pool:
     def at(self, places: Places) -> _Pool:
         return _Pool(self.ids[places], self.bm25[places], self.high[places])
 
-    def __add__(self, other: _Pool) -> _Pool:
+    @staticmethod
+    def of(pools: Sequence[_Pool]) -> _Pool:
+        """Return these pools as one."""
         return _Pool(
-            np.concatenate([self.ids, other.ids]),
-            np.concatenate([self.bm25, other.bm25]),
-            np.concatenate([self.high, other.high]),
+            np.concatenate([np.empty(0, np.int64), *(pool.ids for pool in pools)]),
+            np.concatenate([np.empty(0, np.float32), *(pool.bm25 for pool in pools)]),
+            np.concatenate([np.empty(0, np.float32), *(pool.high for pool in pools)]),
         )
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def _nothing() -> _Pool:
-    return _Pool(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -341,7 +309,7 @@ class _Rows:
     """
 
     number: int
-    rows: slice | Rows
+    rows: Rows
     cosines: Floats32 | None
     holds_word: Mask | None
     words: Floats32 | None
@@ -349,14 +317,14 @@ class _Rows:
     def at(self, places: NDArray[np.intp]) -> _Rows:
         return _Rows(
             self.number,
-            places + self.rows.start if isinstance(self.rows, slice) else self.rows[places],
+            self.rows[places],
             None if self.cosines is None else self.cosines[places],
             None if self.holds_word is None else self.holds_word[places],
             None if self.words is None else self.words[places],
         )
 
     def __len__(self) -> int:
-        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
+        return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -402,7 +370,8 @@ class _Search:
         """The best known lower bound of the score that a result needs."""
         self._lows = np.empty(0, np.float32)
         """The `top` best lower bounds."""
-        self._pool = _nothing()
+        self._pools: list[_Pool] = []
+        self._pooled_rows = 0
         empty = np.empty(0)
         self._best = _Scored(np.empty(0, np.int64), empty, empty, empty)
         self._total = 0
@@ -416,25 +385,47 @@ class _Search:
         number, rows, cosines, error = scanned
         if not len(cosines):
             return
-        holds_word = words = None
-        if self._bm25 is not None:
-            bm25 = self._bm25[number][rows]
-            holds_word, words = bm25 > 0, self._formula.words(bm25)
-        all_rows = _Rows(number, rows, None if self._vector is None else cosines, holds_word, words)
-        self._count(all_rows, error)
-        may_reach = self._formula.may_reach(self._threshold, all_rows.cosines, error, words)
-        if self._vector is None and holds_word is not None:
-            may_reach &= holds_word  # without vectors only rows with a word of the query are results
-        rest = all_rows.at(np.flatnonzero(may_reach))
-        if not len(rest):
+        segment, formula = self._segments[number], self._formula
+        bm25 = None if self._bm25 is None else self._bm25[number][rows]
+        if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
+            self._total += int(np.count_nonzero(bm25 > 0))
+        # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
+        cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
+        beside = formula.bm25_beside(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
+        if self._vector is not None and cosine > 0 and beside > 0:
+            is_near = cosines >= cosine
+            if bm25 is not None and beside < math.inf:
+                is_near |= bm25 >= beside
+            if np.count_nonzero(is_near) * 2 < len(is_near):
+                near = is_near.nonzero()[0]
+                rows, cosines = _at(rows, near), cosines[near]
+                bm25 = None if bm25 is None else bm25[near]
+        words = None if bm25 is None else formula.words(bm25)
+        scores = formula.scores(None if self._vector is None else cosines, words)
+        self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
+        least = self._threshold - fused(formula.weight, error, 0.0) - 2 * SLACK
+        places = (scores >= least).nonzero()[0]
+        if self._vector is None and bm25 is not None:
+            places = places[bm25[places] > 0]  # without vectors only rows with a word are results
+        if not len(places):
             return
-        low, high = self._formula.bounds(self._cosine_bounds(rest), rest.words)
-        self._lows = _largest(np.concatenate([self._lows, low]), self._query.top)
+        found, scores = _at(rows, places), scores[places]
+        # A score changes by at most its weight times the change of the cosine.
+        errors: Floats32 | float = SLACK
+        if self._vector is not None:
+            errors = segment.vectors.errors(self._vector, found)
+            errors *= np.float32(formula.weight)
+            errors += np.float32(SLACK)
+        self._lows = _largest(np.concatenate([self._lows, scores - errors]), self._query.top)
         if len(self._lows) == self._query.top:
             self._threshold = max(self._threshold, float(self._lows.min()))
-        kept = np.flatnonzero(high >= self._threshold)
-        self._pool = self._pool + self._pooled(rest.at(kept), high[kept])
-        if len(self._pool) > POOL_ROWS:
+        scores += errors
+        kept = scores >= self._threshold
+        found = found[kept]
+        of_words = np.zeros(len(found), np.float32) if bm25 is None else bm25[places[kept]]
+        self._pools.append(_Pool(segment.chunk_ids[found], of_words, scores[kept]))
+        self._pooled_rows += len(found)
+        if self._pooled_rows > POOL_ROWS:
             self._settle()
 
     def result(self) -> Candidates:
@@ -466,24 +457,37 @@ class _Search:
         errors = vectors.errors(self._vector, rows.rows, fine=fine)
         return cosines - errors, cosines + errors
 
-    def _count(self, rows: _Rows, error: float) -> None:
-        """Count certain matches and collect possible ones; the cosines are off by at most `error`."""
-        query = self._query
-        if query.min_score == 0:  # otherwise words alone do not make a match
-            if rows.holds_word is not None:
-                self._total += int(np.count_nonzero(rows.holds_word))
-            if rows.cosines is None:
+    def _count(
+        self, scanned: Scanned, scores: Floats32, bm25: Floats32 | None, words: Floats32 | None
+    ) -> None:
+        """Count certain matches, besides those by a word alone, and collect possible ones."""
+        number, rows, cosines, error = scanned
+        query, formula = self._query, self._formula
+        if query.min_score == 0:
+            if self._vector is None:
                 return
-            possible = rows.cosines >= query.scoring.cosine_floor - error - 2 * SLACK
-            if rows.holds_word is not None:
-                possible &= ~rows.holds_word
-            rows = rows.at(np.flatnonzero(possible))
-        if not len(rows):
+            floor, doubt = query.scoring.cosine_floor, error + 2 * SLACK
+            places = (cosines >= floor - doubt).nonzero()[0]
+            if bm25 is not None and len(places):
+                places = places[bm25[places] == 0]
+            if len(places) and float(cosines[places].min()) >= floor + doubt:
+                self._total += len(places)
+                return
+        else:
+            places = np.flatnonzero(scores >= query.min_score - fused(formula.weight, error, 0.0) - 2 * SLACK)
+        if not len(places):
             return
-        undecided = self._count_certain(rows, self._cosine_bounds(rows))
+        some = _Rows(
+            number,
+            _at(rows, places),
+            None if self._vector is None else cosines[places],
+            None if bm25 is None else bm25[places] > 0,
+            None if words is None else words[places],
+        )
+        undecided = self._count_certain(some, self._cosine_bounds(some))
         self._undecided_rows += len(undecided)
         if len(undecided) and self._undecided_rows <= LOOK_AGAIN * self._recount:
-            self._undecided.append(rows.at(undecided))
+            self._undecided.append(some.at(undecided))
 
     def _decide(self) -> bool:
         """Count the undecided rows, by tighter bounds and then exactly. Return False if that would cost too
@@ -491,10 +495,13 @@ class _Search:
         """
         if self._undecided_rows > LOOK_AGAIN * self._recount:
             return False
-        pool, query = _nothing(), self._query
+        pools, query = [], self._query
         for rows in self._undecided:
-            places = self._count_certain(rows, self._cosine_bounds(rows, fine=True))
-            pool += self._pooled(rows.at(places), np.ones(len(places), np.float32))
+            left = rows.at(self._count_certain(rows, self._cosine_bounds(rows, fine=True)))
+            ids, unknown = self._segments[rows.number].chunk_ids[left.rows], np.zeros(len(left), np.float32)
+            bm25 = unknown if self._bm25 is None else self._bm25[rows.number][left.rows]
+            pools.append(_Pool(ids, bm25, unknown))
+        pool = _Pool.of(pools)
         if not len(pool) or len(pool) > self._recount:
             return not len(pool)
         scored = self._exactly(pool)
@@ -521,7 +528,8 @@ class _Search:
 
     def _settle(self) -> None:
         """Score the pool's rows that may be among the best exactly, the most promising first."""
-        pool, self._pool = self._pool, _nothing()
+        pool, self._pools, self._pooled_rows = _Pool.of(self._pools), [], 0
+        pool = pool.at(pool.high >= self._threshold)
         pool = pool.at(np.argsort(-pool.high, kind="stable"))
         start, size, top = 0, max(_FIRST_BATCH, 2 * self._query.top), self._query.top
         while start < len(pool) and pool.high[start] >= self._threshold:
@@ -536,10 +544,6 @@ class _Search:
             best = self._best
             self._best = _Scored(best.ids[kept], best.cosines[kept], best.bm25[kept], best.scores[kept])
 
-    def _pooled(self, rows: _Rows, high: Floats32) -> _Pool:
-        bm25 = np.zeros(len(rows), np.float32) if self._bm25 is None else self._bm25[rows.number][rows.rows]
-        return _Pool(self._segments[rows.number].chunk_ids[rows.rows], bm25, high)
-
     def _exactly(self, pool: _Pool) -> _Scored:
         ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))
         if self._vector is not None and len(pool):
@@ -549,6 +553,10 @@ class _Search:
             None if self._vector is None else cosines, None if self._bm25 is None else bm25
         )
         return _Scored(ids, cosines, bm25, scores)
+
+
+def _at(rows: slice | Rows, places: Rows) -> Rows:
+    return places + rows.start if isinstance(rows, slice) else rows[places]
 
 
 def _largest(values: Floats32, count: int) -> Floats32:

@@ -28,7 +28,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from functools import cached_property
+from itertools import islice, repeat, takewhile
 from typing import NamedTuple
 
 import apsw
@@ -46,31 +47,38 @@ MOST_DIMENSIONS = 65_536
 """With more dimensions the product of two rows of codes may overflow int32."""
 LARGEST = 1e9
 """Maximum of a component; the squares of larger ones overflow float32."""
+_TOO_LARGE = f"a vector holds a number that is not finite or above {LARGEST:g}"
 BLOCK_ROWS = 32_768
 """Number of rows processed together; their cosines fit the processor's cache."""
 FIRST_BLOCK_ROWS = 2_048
 """Number of rows of the first block. It is small because all its rows are compared with one another."""
 BESIDE_ROWS = 16_384
 """Number of rows from which a second thread is worthwhile: fewer take no longer than waking it."""
-SHARED_FROM, SHARED_UP_TO = 3, 8
-"""Number of queries in a shared pass. Two take as long as one after the other; each takes 4 bytes a row."""
+SHARED_FROM, SHARED_UP_TO = 2, 8
+"""Number of queries in a shared pass; each takes 4 bytes a row."""
+_PACKED = 4
+"""Number of queries that a shared pass multiplies at a time: fewer take longer."""
 _SHARED_ROWS = 8_192
 """Number of rows whose products with all queries of a pass fit the processor's cache."""
 GATHER_BELOW = 0.5
 """Share of a block's rows below which copying them is faster than a pass over the block."""
-_ORIGINALS = (  # one value instead of rows, each of which would take the interpreter's lock
-    "SELECT CAST(group_concat(vector, '' ORDER BY chunk_id) AS BLOB) FROM vectors "
-    "WHERE chunk_id IN (SELECT value FROM carray(?))"
+_ORIGINALS = (
+    # One value instead of rows, each of which would take the interpreter's lock. The ids tell the order,
+    # since ORDER BY would copy the vectors into a sorter, for the same time again.
+    "SELECT CAST(group_concat(v.vector, '') AS BLOB), group_concat(v.chunk_id) "
+    "FROM carray(?) c CROSS JOIN vectors v WHERE v.chunk_id = c.value"
 )
 _ROWS_AT_ONCE = 2_048
 _LEVELS = 127
+_LEAST_SCALE = 2.0**-126
+"""The least normal number of float32."""
 _UNIT = 2.0**-24
 _TINY = 2.0**-118
 _UP = 1 + 2.0**-20
 """Safety factor for the rounding errors of the bound itself."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class QuantisedVectors:
     """Rows of codes, in memory or mapped from a file; immutable.
 
@@ -109,12 +117,14 @@ class QuantisedVectors:
 
     def shared_products(self, queries: Sequence[QuantisedQuery], rows: slice) -> Iterator[Floats32]:
         """Return `products` of one step for each query, in one pass over the rows."""
-        packed = numkong.dots_pack(np.concatenate([each.codes[:1] for each in queries]))
+        filled = [*queries, *repeat(queries[0], -len(queries) % _PACKED)]
+        packed = numkong.dots_pack(np.concatenate([each.codes[:1] for each in filled]))
         codes = self.codes[rows]
         found = np.empty((len(queries), 1, len(codes)), np.float32)
         for start in range(0, len(codes), _SHARED_ROWS):
             some = slice(start, start + _SHARED_ROWS)
-            found[:, 0, some] = np.asarray(numkong.dots_packed(np.ascontiguousarray(codes[some]), packed)).T
+            products = np.asarray(numkong.dots_packed(np.ascontiguousarray(codes[some]), packed))
+            found[:, 0, some] = products.T[: len(queries)]
         return iter(found)
 
     def scaled(self, products: Floats32, query: QuantisedQuery, rows: slice | Rows) -> Floats32:
@@ -131,10 +141,14 @@ class QuantisedVectors:
         slope, offset = query.bound(self.longest, 2 if fine else 1)
         return self.residuals[rows] * np.float32(slope) + np.float32(offset)
 
-    def largest_error(self, query: QuantisedQuery, rows: slice) -> float:
-        """Return the largest error of these rows."""
+    def largest_error(self, query: QuantisedQuery) -> float:
+        """Return the largest error of a row."""
         slope, offset = query.bound(self.longest, 1)
-        return float(self.residuals[rows].max() * np.float32(slope) + np.float32(offset))
+        return float(self._largest_residual * np.float32(slope) + np.float32(offset))
+
+    @cached_property
+    def _largest_residual(self) -> float:
+        return float(self.residuals.max(initial=0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +212,7 @@ def _rounded(exact: NDArray[np.float64]) -> tuple[NDArray[np.int8], Floats32, ND
     """Return codes and scales, and the rows that they represent. Raises ValueError like `quantise`."""
     largest = np.abs(exact).max(axis=1)
     if not np.all(largest <= LARGEST):  # false for NaN too
-        raise ValueError(f"a vector holds a number that is not finite or above {LARGEST:g}")
+        raise ValueError(_TOO_LARGE)
     scales = (largest / _LEVELS).astype(np.float32)
     # The scale of a row of zeros is 0, as is one that underflows in float32.
     divisors = np.where(scales > 0, scales, 1).astype(np.float64)[:, np.newaxis]
@@ -213,21 +227,24 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
         ValueError: see `quantise`.
     """
     vector = np.ascontiguousarray(vector, np.float32)
-    rest = vector[np.newaxis].astype(np.float64)
-    rests, steps = [rest], []
-    for _ in range(2):
-        codes, scales, kept = _rounded(rest)
-        rest = rest - kept
-        rests.append(rest)
-        steps.append((codes, scales))
-    length, *missing = _above(np.linalg.norm(np.concatenate(rests), axis=1)).tolist()
-    return QuantisedQuery(
-        vector,
-        np.concatenate([codes for codes, _ in steps]),
-        np.concatenate([scales for _, scales in steps]),
-        length,
-        (missing[0], missing[1]),
-    )
+    rest = vector.astype(np.float64)
+    codes = np.empty((2, len(vector)), np.int8)
+    scales, squares = [], [rest @ rest]
+    for step in codes:
+        # As `_rounded`, with fewer calls; the scale is not rounded below the least normal number.
+        largest = float(np.abs(rest).max())
+        if not largest <= LARGEST:
+            raise ValueError(_TOO_LARGE)
+        scale = float(np.float32(largest / _LEVELS))
+        scale = scale if scale >= _LEAST_SCALE else 0.0
+        rounded = rest / (scale or 1.0)
+        step[:] = np.rint(rounded, out=rounded)
+        rounded *= scale
+        rest -= rounded
+        scales.append(scale)
+        squares.append(rest @ rest)
+    length, *missing = _above(np.sqrt(squares)).tolist()
+    return QuantisedQuery(vector, codes, np.array(scales, np.float32), length, (missing[0], missing[1]))
 
 
 def _above(lengths: NDArray[np.float64]) -> Floats32:
@@ -359,11 +376,13 @@ class Scan:
 
 def _blocks(segments: Sequence[tuple[QuantisedVectors, Mask | None]]) -> Iterator[tuple[int, slice]]:
     size = min(FIRST_BLOCK_ROWS, BLOCK_ROWS)
-    for number, (vectors, _) in enumerate(segments):
-        start = 0
-        while start < len(vectors):
+    # A segment of about the size of the first block is that block.
+    is_first = [size <= 4 * len(vectors) <= 6 * size for vectors, _ in segments]
+    for number in sorted(range(len(segments)), key=lambda number: not is_first[number]):
+        rows, start = len(segments[number][0]), 0
+        while start < rows:
             # A small rest takes nearly as long as a block, so it belongs to the block before it.
-            end = start + size if start + 1.5 * size < len(vectors) else len(vectors)
+            end = start + size if start + 1.5 * size < rows else rows
             yield number, slice(start, end)
             start, size = end, BLOCK_ROWS
 
@@ -409,7 +428,7 @@ class _Block:
         if products.shape[1] > count:
             products = products[:, rows - block.start]
         cosines = self.vectors.scaled(products, self.query, places)
-        return Scanned(self.segment, places, cosines, self.vectors.largest_error(self.query, block))
+        return Scanned(self.segment, places, cosines, self.vectors.largest_error(self.query))
 
     def _allowed(self, allowed: Mask) -> Rows:
         rows: Rows = np.flatnonzero(allowed[self.block]) + self.block.start
@@ -426,10 +445,11 @@ def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
     Raises:
         VectorsLost: one is missing or damaged.
     """
-    raw: bytes = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get or b""
-    if len(raw) != 4 * dimensions * len(chunk_ids):
+    raw, read = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get
+    if len(raw or b"") != 4 * dimensions * len(chunk_ids):
         raise VectorsLost
-    return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)
+    order = np.fromstring(read, np.int64, sep=",").argsort()
+    return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)[order]
 
 
 def lost(db: apsw.Connection, dimensions: int) -> list[int]:

@@ -67,7 +67,10 @@ def keys_in(spelled: bytes) -> tuple[Keys, NDArray[np.intp]]:
     edges = np.flatnonzero(is_inside[1:] != is_inside[:-1]) + 1
     starts, sizes = edges[::2], edges[1::2] - edges[::2]
     from_each = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-    columns = [from_each[starts + at] & _MASKS[np.clip(sizes - at, 0, 8)] for at in range(0, _DIGESTED, 8)]
+    columns = np.zeros((_DIGESTED // 8, len(starts)), np.uint64)
+    for at, column in zip(range(0, _DIGESTED, 8), columns, strict=True):
+        reaching = np.flatnonzero(sizes > at)  # most words have few letters
+        column[reaching] = from_each[starts[reaching] + at] & _MASKS[np.minimum(sizes[reaching] - at, 8)]
     for long in np.flatnonzero(sizes > _DIGESTED).tolist():
         word = padded[starts[long] :][: sizes[long]].tobytes()
         digest = hashlib.blake2b(word, digest_size=_DIGESTED).digest()

@@ -43,6 +43,10 @@ READ_SECONDS = 60.0
 WRITE_SECONDS = 900.0
 """Time-out of a statement in seconds; a file of a hundred megabytes is stored in one transaction."""
 IDLE_SECONDS = 300.0
+STOPPED_SECONDS = 15
+"""Time after which the server ends a transaction whose engine sends nothing, so that a stopped one holds no
+locks, in seconds: less than a call waits for an answer, and more than a busy engine takes (`SLICE`).
+"""
 RETRY_SECONDS = 2.0
 
 CHANNEL = "kb"
@@ -184,10 +188,12 @@ def _settings(search_path: str) -> dict[str, str]:
     return {
         "application_name": "kb",
         "timezone": "UTC",
-        # The server releases the locks of an engine that lost power after half a minute, not two hours.
+        # The server releases the locks of an engine that lost power after half a minute, not two hours, or a
+        # quarter of an hour while data to it is under way.
         "tcp_keepalives_idle": "15",
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "3",
+        "tcp_user_timeout": "30s",
         **_parameters(search_path),
     }
 
@@ -200,6 +206,7 @@ def _parameters(search_path: str) -> dict[str, str]:
         "plan_cache_mode": "force_custom_plan",
         # JIT compilation takes longer than any of these statements.
         "jit": "off",
+        "idle_in_transaction_session_timeout": f"{STOPPED_SECONDS}s",
         # Enough to keep the scores of a hundred thousand chunks in memory instead of a temporary file.
         "work_mem": "64MB",
     }

@@ -10,7 +10,8 @@ locked, so that work under a lost lease has no effect. An open store also runs t
 every third of a lease   renew the leases and unaccepted files of this engine
                          requeue the jobs of expired leases of any engine
                          remove the files of uploads that have ended without acceptance
-LISTEN                   pass events of other engines to this engine's workers and waiting requests
+LISTEN                   pass events of other engines to this engine's workers and waiting requests;
+                         end the transactions of stopped engines, past a pooler that these may fill
 
 A queued job is offered to this engine's own workers. If they have no room, one other engine is called, which
 calls the next one if it has no room either; each engine also looks at the queue now and then. The end of a
@@ -62,6 +63,7 @@ from kb_engine.store.postgres.connection import (
     GONE,
     LISTENER,
     READ_SECONDS,
+    STOPPED_SECONDS,
     Connections,
     Db,
     Lost,
@@ -84,7 +86,7 @@ from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, ex
 from kb_engine.store.postgres.word_order import Passing, passing
 from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Read, Write
-from kb_engine.store.store import Store, bounded, original_lost, utc_now
+from kb_engine.store.store import Store, original_lost, utc_now
 from kb_engine.store.wording import find_passing
 
 T = TypeVar("T")
@@ -102,6 +104,15 @@ GROUP_LOCK_MS = 5_000
 """
 BEATS = 3
 """Heartbeats per lifetime of a lease."""
+_END_STOPPED = (
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND usename = current_user AND application_name = 'kb' AND xact_start IS NOT NULL "
+    "AND wait_event = 'ClientRead' "
+    "AND greatest(query_start, state_change) < clock_timestamp() - make_interval(secs => ?)"
+)
+"""Ends the transactions of stopped engines, also those that the server itself does not end: in the middle of
+a COPY, between two messages about one statement, or begun behind a pooler.
+"""
 _FILE_LEASES = 4
 """Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
@@ -283,10 +294,13 @@ class PostgresStore(Store):
                             await asyncio.wait_for(lost.wait(), _SILENT_SECONDS)
                             break
                         try:
-                            await db.execute(f"LISTEN {CHANNEL}", timeout=_SILENT_SECONDS)  # has no effect
+                            async with asyncio.timeout(_SILENT_SECONDS):
+                                ended = await value(db, _END_STOPPED, (STOPPED_SECONDS,))
                         except TimeoutError:
                             self._connections.break_off()
                             raise
+                        if ended:
+                            logger.warning("a stopped engine held locks", extra={"transactions": ended})
                 finally:
                     with suppress(*GONE, asyncpg.PostgresError):
                         await db.close(timeout=1.0)
@@ -511,7 +525,7 @@ class PostgresStore(Store):
             raise original_lost()
 
     async def _search(self, query: Query, read: Read) -> Found:
-        bounded(read, query.selection.reach)
+        read.reach = query.selection.reach
 
         async def find(wanted: IndexQuery, without: Sequence[int] = ()) -> Candidates:
             return await find_candidates(

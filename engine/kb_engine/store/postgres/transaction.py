@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from kb_engine.store.postgres.connection import SCHEMA, Db, changed, from_base, 
 from kb_engine.store.postgres.word_order import insert_orders
 from kb_engine.store.repository.transaction import Read, Row, Write
 
-T = TypeVar("T")
-U = TypeVar("U")
-
 _ACCEPTING = 0x6B62_0002
 """Advisory lock for accepting jobs: job numbers follow the order of commits, and the queue limit is kept."""
 _CHANGING = 0x6B62_0003
@@ -46,6 +43,10 @@ BUILDING = 0x6B62_0005
 """Advisory lock for building the index of vectors, or for preventing that."""
 _KEYS, _CONTENTS, _MEASURES = range(3)
 """Hash seeds, so that keys, contents and measures with equal text have different advisory locks."""
+SLICE = 200
+"""Number of chunks that are analysed at a time, because the server ends a transaction that sends nothing for
+`STOPPED_SECONDS`.
+"""
 _CHUNKS = (
     "id", "uid", "document_id", "position", "text", "page", "heading", "first", "beyond", "tokens", "words",
 )  # fmt: skip
@@ -77,6 +78,7 @@ SELECT t.changes - ? + o.place, o.id FROM totals t, unnest(?::bigint[]) WITH ORD
 
 
 class PostgresRead(Read):
+    on_thread = False
     sources = "ARRAY(SELECT s.source_path FROM document_sources s WHERE s.document_id = d.id ORDER BY s.id)"
     tags = "ARRAY(SELECT t.tag FROM document_tags t WHERE t.document_id = d.id ORDER BY t.id)"
     among = "= ANY (?)"
@@ -109,9 +111,6 @@ class PostgresRead(Read):
     @staticmethod
     def vectors_of(stored: Sequence[Any]) -> Vectors:
         return np.array(stored, np.float32).reshape(len(stored), -1 if stored else 0)
-
-    async def computed(self, work: Callable[[T], U], argument: T) -> U:
-        return await asyncio.to_thread(work, argument)
 
     async def size(self) -> int:
         return int(
@@ -260,28 +259,32 @@ class PostgresWrite(PostgresRead, Write):
             expect_length(self.embedder, dimensions)
         else:
             await self._bind(dimensions)
-        numbers = "SELECT nextval('chunk_ids') FROM generate_series(1, ?)"
-        ids = [number for (number,) in await rows(self.db, numbers, (len(prepared.chunks),))]
-        texts = [(chunk.heading, chunk.text) for chunk in prepared.chunks]
-        analysed = await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts, prepared.language)))
-        await self.db.copy_records_to_table(
-            "chunks",
-            columns=_CHUNKS,
-            records=[
-                (*c.row(i, document_id, place), words.length)
-                for place, (i, c, words) in enumerate(zip(ids, prepared.chunks, analysed, strict=True))
-            ],
-        )
-        await insert_postings(self.db, ids, analysed)
-        await insert_orders(self.db, ids, title, texts)
-        await self.db.executemany(
-            "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, $2, $3::real[]::vector)",
-            (
-                (chunk_id, document_id, vector)
-                for chunk_id, vector in zip(ids, prepared.vectors.tolist(), strict=True)
-            ),
-        )
-        self._count_chunks(len(ids), sum(words.length for words in analysed))
+        numbers, words = "SELECT nextval('chunk_ids') FROM generate_series(1, ?)", 0
+        for first in range(0, len(prepared.chunks), SLICE):
+            part = slice(first, first + SLICE)
+            chunks, vectors = prepared.chunks[part], prepared.vectors[part]
+            ids = [number for (number,) in await rows(self.db, numbers, (len(chunks),))]
+            texts = [(chunk.heading, chunk.text) for chunk in chunks]
+            analysed = await analysed_words(title, texts, prepared.language)
+            await self.db.copy_records_to_table(
+                "chunks",
+                columns=_CHUNKS,
+                records=[
+                    (*c.row(i, document_id, place), found.length)
+                    for place, (i, c, found) in enumerate(zip(ids, chunks, analysed, strict=True), first)
+                ],
+            )
+            await insert_postings(self.db, ids, analysed)
+            await insert_orders(self.db, ids, title, texts)
+            await self.db.executemany(
+                "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, $2, $3::real[]::vector)",
+                (
+                    (chunk_id, document_id, vector)
+                    for chunk_id, vector in zip(ids, vectors.tolist(), strict=True)
+                ),
+            )
+            words += sum(found.length for found in analysed)
+        self._count_chunks(len(prepared.chunks), words)
 
     async def _bind(self, dimensions: int) -> None:
         """The first vectors of a base set its dimensions; the row lock orders two engines that bring some."""
@@ -333,6 +336,13 @@ class PostgresWrite(PostgresRead, Write):
             # The next writer waits for this row, and then continues from the committed number.
             await rows(self.db, "UPDATE base SET changes = changes + ?", (logged,))
             await rows(self.db, _LOG, (logged, self._touched))
+
+
+async def analysed_words(
+    title: str, texts: Sequence[tuple[str | None, str]], language: str | None
+) -> list[AnalysedChunk]:
+    """Return the terms of chunks, given as heading and text."""
+    return await asyncio.to_thread(lambda: list(Analyser().chunks(title, texts, language)))
 
 
 async def insert_postings(db: Db, chunk_ids: Sequence[int], analysed: Sequence[AnalysedChunk]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -108,8 +110,8 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
         if query.explain:
             result.explain = formula.explained(each.candidate)
         results.append(result)
-    if query.arrange is not None:
-        results = await read.computed(query.arrange, results)
+    if (arrange := query.arrange) is not None:
+        results = arrange(results) if read.on_thread else await asyncio.to_thread(arrange, results)
     lost = len(await there(read, candidates.lost, query.selection)) if candidates.lost else 0
     weak = above < 0 or not ranked
     return Found(results, candidates.total, weak, candidates.exact, candidates.total_exact, lost, above)
@@ -117,14 +119,8 @@ async def found(read: Read, query: Query, candidates: Candidates) -> Found:
 
 async def there(read: Read, chunk_ids: Sequence[int], selection: Selection | None = None) -> list[int]:
     """Return the given chunks that exist and match the selection."""
-    within, reached = read.within("d.id")
-    where, selected = condition(selection) if selection else ("", [])
-    sql = (
-        "SELECT c.id FROM chunks c CROSS JOIN documents d "  # noqa: S608
-        f"WHERE d.id = c.document_id AND c.id {read.among}{within} AND {where or 'true'}"
-    )
-    values = (read.list_value(list(chunk_ids)), *reached, *selected)
-    return [chunk_id for (chunk_id,) in await read.rows(sql, values)]
+    sql, values = _chosen(read, chunk_ids, selection)
+    return [chunk_id for (chunk_id,) in await read.rows(f"SELECT c.id {sql}", values)]
 
 
 async def at(
@@ -137,15 +133,10 @@ async def at(
     """
     if not chunk_ids:
         return {}
-    within, reached = read.within("d.id")
-    where, selected = condition(selection) if selection else ("", [])
-    # CROSS JOIN makes SQLite look up the chunks first, instead of scanning all chunks of the selection.
-    sql = (
-        f"SELECT {_RESULT_COLUMNS}, {read.tags} FROM chunks c CROSS JOIN documents d "  # noqa: S608
-        f"WHERE d.id = c.document_id AND c.id {read.among}{within} AND {where or 'true'}"
-    )
+    sql, values = _chosen(read, chunk_ids, selection)
+    rows = await read.rows(f"SELECT {_RESULT_COLUMNS}, {read.tags} {sql}", values)
     results = {}
-    for row in await read.rows(sql, (read.list_value(list(chunk_ids)), *reached, *selected)):
+    for row in rows:
         fields = dict(zip(_SUMMARY, row[len(_CHUNK_FIELDS) : -1], strict=True))
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
         results[row[0]] = m.SearchResult(
@@ -155,6 +146,17 @@ async def at(
             tags=read.read_list(row[-1]),
         )
     return results
+
+
+def _chosen(read: Read, chunk_ids: Sequence[int], selection: Selection | None) -> Condition:
+    """The end of a statement for the given chunks within the access scope that match the selection."""
+    where, values = condition(replace(selection or Selection(), reach=read.reach))
+    # CROSS JOIN makes SQLite look up the chunks first, instead of scanning all chunks of the selection.
+    sql = (
+        "FROM chunks c CROSS JOIN documents d "
+        f"WHERE d.id = c.document_id AND c.id {read.among} AND {where or 'true'}"
+    )
+    return sql, (read.list_value(list(chunk_ids)), *values)
 
 
 async def add_neighbors(read: Read, results: Sequence[m.SearchResult], count: int) -> None:

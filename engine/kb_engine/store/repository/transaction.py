@@ -31,7 +31,6 @@ A = TypeVar("A", bound=msgspec.Struct)
 F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
 T = TypeVar("T")
-U = TypeVar("U")
 
 Row = Sequence[Any]
 
@@ -47,6 +46,8 @@ class Read(ABC):
     begin with a space.
     """
 
+    on_thread: ClassVar[bool] = True
+    """True if the transaction runs on a thread of its own, False if it runs on the event loop."""
     sources: ClassVar[str]
     """Column expression: all source paths of a document `d`."""
     tags: ClassVar[str]
@@ -103,10 +104,6 @@ class Read(ABC):
     def seen(self) -> str:
         """The latest time that has certainly been reached."""
         return stamp(self.clock.seen())
-
-    async def computed(self, work: Callable[[T], U], argument: T) -> U:
-        """Return the result of `work`, which runs on a thread: this one, if the transaction has one."""
-        return work(argument)
 
     # Each statement about documents, jobs, versions or collections includes one of these conditions, or an id
     # obtained from a statement that does. Without an access scope they are empty and cost nothing.

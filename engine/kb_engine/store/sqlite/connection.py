@@ -15,11 +15,10 @@ import numpy as np
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded.index import Changes
 from kb_engine.index.embedded.tail import Batch
-from kb_engine.index.port import Ids, Vectors
+from kb_engine.index.port import Vectors
 from kb_engine.spool import no_space
 from kb_engine.store.clock import SteadyClock
 from kb_engine.store.port import Bounds, Prepared
-from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Read, Row, Write
 from kb_engine.store.sqlite.originals import OriginalFolder
 
@@ -28,7 +27,6 @@ BUSY_RETRY_SECONDS = 5.0
 JOURNAL_LIMIT_BYTES = 64 * 1024 * 1024
 CACHE_KIB = 32 * 1024
 VECTOR_TYPE = "<f4"
-_DOCUMENTS = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 
 _DISK = {
     apsw.SQLITE_IOERR_WRITE,
@@ -68,17 +66,6 @@ def damage_of(db: apsw.Connection) -> list[str]:
     except apsw.CorruptError as error:
         return [str(error)]
     return found + [f"a row of {table} points nowhere" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
-
-
-def integers(joined: str | None) -> Ids:
-    """Parse a `group_concat`: fetching row by row would take the interpreter's lock for each."""
-    return np.fromstring(joined or "", dtype=np.int64, sep=",")
-
-
-def documents_that_meet(db: apsw.Connection, condition: Condition) -> Ids | None:
-    """Return the ids of the documents that meet the condition; None if there is no condition."""
-    where, values = condition
-    return integers(db.execute(_DOCUMENTS.format(where), values).get) if where else None
 
 
 def set_meta(db: apsw.Connection, name: str, text: str) -> None:

@@ -28,7 +28,7 @@ from kb_engine.store.repository import search
 from kb_engine.store.sqlite.connection import SqliteRead, connect, roll_back, value
 from kb_engine.store.sqlite.search_processes import DECLINED, HEAD, MAPPED, IndexFiles, encode_found
 from kb_engine.store.sqlite.sqlite_store import look_up, run_to_end
-from kb_engine.store.store import bounded, utc_now
+from kb_engine.store.store import utc_now
 
 CACHE_KIB = 8 * 1024
 
@@ -75,7 +75,8 @@ class Searcher:
             db.execute("BEGIN")
             if value(db, SqliteRead.generation) != self._generation:
                 return None
-            read = bounded(SqliteRead(db, self._clock), query.selection.reach)
+            read = SqliteRead(db, self._clock)
+            read.reach = query.selection.reach
             found = look_up(read, state, query).best(query, partial(vectors.originals, db, state.dimensions))
             return run_to_end(search.found(read, query, found))
         except (apsw.Error, vectors.VectorsLost):

@@ -46,7 +46,6 @@ from kb_engine.priority import lower_priority
 from kb_engine.store.sqlite.connection import (
     VECTOR_TYPE,
     connect,
-    integers,
     roll_back,
     rows,
     transaction,
@@ -92,7 +91,8 @@ def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
     """
     folder = folder_of(path)
     folder.mkdir(mode=0o700, exist_ok=True)
-    present = np.sort(integers(value(db, "SELECT group_concat(id) FROM chunks")))
+    joined = value(db, "SELECT group_concat(id) FROM chunks") or ""  # one value, as in `documents_that_meet`
+    present = np.sort(np.fromstring(joined, dtype=np.int64, sep=","))
     state, last = State(dimensions), 0
     for name, first, last in rows(db, "SELECT name, first, last FROM index_segments ORDER BY first"):
         here = present[slice(*present.searchsorted([first, last + 1]))]
@@ -327,7 +327,7 @@ class Upkeep:
             db.executemany("UPDATE documents SET language = ? WHERE id = ? AND language IS NULL", found)
             with self._index.guard:
                 db.execute("COMMIT")
-                self._index.publish(following)
+                self._index.publish(following, self._index.latest[1])
         except BaseException:
             roll_back(db)
             raise

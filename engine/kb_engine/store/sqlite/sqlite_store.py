@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import apsw
+import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.cores import CORES
 from kb_engine.index.embedded import vectors
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
-from kb_engine.index.port import Candidates, Index, IndexQuery, Selection, Vector
+from kb_engine.index.port import Candidates, Ids, Index, IndexQuery, Selection, Vector
 from kb_engine.index.words import Analyser, Word
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
 from kb_engine.store.port import (
@@ -48,12 +49,12 @@ from kb_engine.store.port import (
     StoreEventCallback,
 )
 from kb_engine.store.repository import jobs, originals, search, versions
+from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.sqlite.connection import (
     SqliteRead,
     SqliteWrite,
     connect,
-    documents_that_meet,
     engine_error,
     roll_back,
     rows,
@@ -67,7 +68,7 @@ from kb_engine.store.sqlite.search_processes import SearchProcesses
 from kb_engine.store.sqlite.search_processes import folder_of as shared_folder
 from kb_engine.store.sqlite.segments import Upkeep
 from kb_engine.store.sqlite.segments import folder_of as segment_folder
-from kb_engine.store.store import BLOCK_BYTES, Store, bounded, original_lost, utc_now
+from kb_engine.store.store import BLOCK_BYTES, Store, original_lost, utc_now
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
@@ -84,6 +85,7 @@ GROUP_WRITES = 64
 GROUP_CHUNKS = 256
 """Number of added chunks at which a group of writes is committed, to bound the wait of the next group."""
 CHECKPOINT_PAGES = 1_000
+_DOCUMENTS = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 
 
 async def open_sqlite(
@@ -377,14 +379,16 @@ class SqliteStore(Store):
                 added += sum(len(batch.chunk_ids) for batch in write.changes.added)
                 if added >= GROUP_CHUNKS:
                     break
+            generation = value(db, SqliteRead.generation)
             if staged is not None:
                 if staged.dimensions != self._index.state.dimensions:
                     set_meta(db, "dimensions", str(staged.dimensions))
                 with self._index.guard:
                     db.execute("COMMIT")
-                    self._index.publish(staged)
+                    self._index.publish(staged, generation)
             else:
                 db.execute("COMMIT")
+                self._index.publish(self._index.state, generation)
         except BaseException:
             roll_back(db)
             raise
@@ -509,7 +513,8 @@ class SqliteStore(Store):
         """
         try:
             state, generation = self._snapshot(db)
-            read = bounded(SqliteRead(db, self._clock), query.selection.reach)
+            read = SqliteRead(db, self._clock)
+            read.reach = query.selection.reach
             if ahead is not None and ahead.generation == generation and ahead.lookup.state is state:
                 return answer(read, replace(ahead, turn=turn))
             return answer(read, _LookedUp(look_up(read, state, query), generation, turn))
@@ -518,11 +523,15 @@ class SqliteStore(Store):
 
     def _snapshot(self, db: apsw.Connection) -> tuple[State, int]:
         """Begin a read transaction; return the index state of the same moment, and their generation."""
+        state, known = self._index.latest
+        # SQLite takes its snapshot at the first read, not at BEGIN.
+        db.execute("BEGIN")
+        if (generation := db.execute(SqliteRead.generation).get) == known:
+            return state, generation
+        db.execute("ROLLBACK")
         with self._index.guard:
             db.execute("BEGIN")
-            # SQLite takes its snapshot at the first read, not at BEGIN.
-            ((generation,),) = db.execute(SqliteRead.generation)
-            return self._index.state, generation
+            return self._index.state, db.execute(SqliteRead.generation).get
 
 
 def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:
@@ -539,6 +548,16 @@ def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:
         required = analyser.required(query.required, languages)
         words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
     return Lookup(state, words, documents, query, required, readable)
+
+
+def documents_that_meet(db: apsw.Connection, condition: Condition) -> Ids | None:
+    """Return the ids of the documents that meet the condition; None if there is no condition."""
+    where, values = condition
+    if not where:
+        return None
+    # One value: fetching row by row would take the interpreter's lock for each.
+    joined = db.execute(_DOCUMENTS.format(where), values).get
+    return np.fromstring(joined or "", dtype=np.int64, sep=",")
 
 
 @dataclass(frozen=True, slots=True)

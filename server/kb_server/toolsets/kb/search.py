@@ -179,9 +179,9 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
         # The engine was given the same limit. An engine that ignores it must not flood a model's context.
         results, left_out = within_budget(response.results, arguments.max_chars)
         described: set[int] = set()
-        hits = [
-            _hit(result, place, arguments, described) for result, place in zip(results, places, strict=False)
-        ]
+        hits = []
+        for result, place in zip(results, places, strict=False):
+            hits.append(_hit(result, with_header(result.chunk), place, arguments, described))
         omitted = response.omitted + left_out
         return KbSearchResult(
             results=hits,
@@ -266,12 +266,12 @@ def explained(explanation: m.Explanation) -> dict[str, float | None]:
 
 
 def _hit(
-    result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments, described: set[int]
+    result: m.SearchResult, text: str, place: SplitTags, arguments: KbSearchArguments, described: set[int]
 ) -> SearchHit:
     """Return a hit; `described` are the documents of earlier hits, whose members are not repeated."""
     chunk, document = result.chunk, result.document
     hit = SearchHit(
-        text=with_header(chunk),
+        text=text,
         score=result.score,
         chunk_id=chunk.id,
         chunk_index=chunk.index,

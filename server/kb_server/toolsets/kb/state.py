@@ -24,6 +24,7 @@ from kb_server.engine_client.errors import EngineFault, EngineTooOld, Refused
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
+from kb_server.toolsets import EXTRA
 from kb_server.toolsets.kb.collections import collections_of
 from kb_server.toolsets.kb.documents import fitting
 from kb_server.toolsets.kb.kb_tool import JobId, KbTool, WaitSeconds
@@ -219,7 +220,7 @@ List recent ingestion jobs, newest first, or follow one: {"job_id": "...", "wait
 it has ended and its content can be searched."""
     annotations = Annotations(read_only=True, idempotent=True)
 
-    async def run(self, arguments: KbJobsArguments, _call: Call) -> KbJobsResult:
+    async def run(self, arguments: KbJobsArguments, call: Call) -> KbJobsResult:
         listing = (arguments.status, arguments.limit, arguments.offset) != (None, None, 0)
         if arguments.job_id is not None and listing:
             raise ToolError("contradiction", "job_id names one job; leave out status, limit and offset.")
@@ -243,8 +244,7 @@ it has ended and its content can be searched."""
             if entries and total > following:
                 hints.append(f"{total - following} more: offset={following}.")
         if any(job.retryable for job in listed):
-            hints.append(
-                "The input of a failed job is kept: kb_retry_job (toolset kb-extra) or "
-                "`kb jobs ID --retry` queues it again."
-            )
+            may_retry = call.grant.may_have("write", EXTRA)
+            tool = f"kb_retry_job (toolset {EXTRA}) or " if may_retry else ""
+            hints.append(f"The input of a failed job is kept: {tool}`kb jobs ID --retry` queues it again.")
         return KbJobsResult(jobs=entries, total=total, hint=" ".join(hints))

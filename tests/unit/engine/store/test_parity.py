@@ -13,6 +13,7 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.store.port import Found, Prepared
+from kb_engine.store.postgres import transaction
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, all_documents, meaning, new_file, new_note, opened, prepared
@@ -51,7 +52,8 @@ def scores(found: Found) -> list[float]:
 
 
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
+    monkeypatch.setattr(transaction, "SLICE", 3)  # less than some documents have
     database = await new_database()
     async with opened(tmp_path / "kb.db") as one, opened(database) as other:
         yield one, other

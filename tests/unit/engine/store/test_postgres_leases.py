@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Bounds, Idempotency, JobProgress, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import postgres_store as postgres_store
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres.connection import CONNECTIONS, LISTENER, WRITERS, connect
+from kb_engine.store.postgres.connection import CONNECTIONS, LISTENER, STOPPED_SECONDS, WRITERS, connect
 from kb_engine.store.postgres.transaction import lock_base
 from kb_engine.store.repository import documents, jobs, state, updates
-from kb_engine.store.repository.transaction import Read
+from kb_engine.store.repository.transaction import Read, Write
 from tests.support.contract_objects import job_error
 from tests.support.eventually import eventually_async
-from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, SILENCE
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, new_file, new_note, opened, prepared
 
@@ -354,6 +354,62 @@ async def test_an_engine_listens_and_reads_anew_when_the_server_falls_silent(
         finally:
             for process in stopped:
                 os.kill(process, signal.SIGCONT)
+
+
+def while_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work in a thread that blocks the loop, which a stopped process does not run either."""
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(asyncio.run, work).result(ANSWER_SECONDS)
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+async def test_a_change_of_a_stopped_engine_lets_others_go_on_and_is_repeated(
+    database: Database, is_pooled: bool
+) -> None:
+    limits: list[str] = []
+
+    async def stopped(write: Write) -> None:
+        limits.append(await write.value("SELECT current_setting('idle_in_transaction_session_timeout')"))
+        await documents.add_tags(write, note.id, ["one"], None)
+        if len(limits) == 1:
+            shorter = "SELECT set_config('idle_in_transaction_session_timeout', ?, true)"
+            await write.rows(shorter, (f"{SILENCE}s",))
+            while_stopped(database.execute("SELECT FROM documents FOR UPDATE"))
+            await state.generation(write)
+
+    async with opened(database, pooler=database.address if is_pooled else None) as base:
+        note = await base.note("a")
+        await base.store.write(stopped)
+        assert (await base.detail(note.id)).tags == ["one"]
+    assert limits == [f"{STOPPED_SECONDS}s"] * 2
+
+
+async def test_the_transaction_of_an_engine_that_is_stopped_while_it_sends_is_ended_by_another(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "STOPPED_SECONDS", SILENCE)
+    monkeypatch.setattr(postgres_store, "_SILENT_SECONDS", 1.0)
+    begun: list[str] = []
+    sending = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%' AND xact_start IS NOT NULL"
+
+    async def other() -> None:
+        async with opened(database) as base:
+            base.store.subscribe(lambda _event: None)
+            await eventually_async(lambda: database.value(sending), lambda count: count == 0)
+
+    def records() -> Iterator[tuple[int, str]]:
+        while_stopped(other())
+        yield 1, ""
+
+    async def stopped(write: Write) -> int:
+        begun.append("transaction")
+        if len(begun) == 1:
+            await write.db.copy_records_to_table("word_orders", records=records())
+        return await state.generation(write)
+
+    async with opened(database) as base:
+        await base.store.write(stopped)
+    assert len(begun) == 2
 
 
 async def test_engines_are_called_for_a_queued_job_until_one_has_room(two: Two) -> None:

@@ -21,7 +21,7 @@ TABLES = re.compile(
     r"(?:\b(?:FROM|JOIN|UPDATE|INTO) |\.insert\(\")"
     r"(documents|document_tags|document_sources|versions|jobs|collections|chunks|note_texts|feedback)\b"
 )
-BOUNDED = re.compile(r"\b(?:within|version_within|job_within|of_document|_names)\(")
+BOUNDED = re.compile(r"\b(?:(?:within|version_within|job_within|of_document|_names)\(|reach=read\.reach\b)")
 
 # Statements without an access scope, each with the reason. All others must have a condition from `Read`.
 UNBOUNDED = {

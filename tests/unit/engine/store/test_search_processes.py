@@ -152,7 +152,7 @@ async def test_a_search_sees_every_change_that_was_acknowledged_before(base: Bas
         if number % 2:
             await base.store.once(None, documents.delete, note.id)
             assert (await base.find(word)).results == []
-        await asyncio.sleep(SILENCE)  # so that the processes get a state between two changes
+        await shared(base)  # the processes get a state between two changes
 
     async def searcher() -> None:
         for _ in range(40):

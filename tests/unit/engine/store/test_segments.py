@@ -104,6 +104,39 @@ async def fill(path: Path) -> Filled:
         number += 3
 
 
+class NoticedLock:
+    """A lock that says when it is wanted."""
+
+    def __init__(self) -> None:
+        self.wanted, self._lock = threading.Event(), threading.Lock()
+
+    def __enter__(self) -> None:
+        self.wanted.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+async def test_a_search_waits_for_a_commit_only_if_it_sees_its_change(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kb.db") as base:
+        index = base.store._index
+        await notes(base, 0, 1)
+        earlier = index.latest
+        await notes(base, 1, 1)
+        await tidied(base)
+        latest, index.guard = index.latest, NoticedLock()
+        with index.guard:  # as a commit does while it is synced
+            found = await asyncio.wait_for(base.find("apple pear", top=9), ANSWER_SECONDS)
+            assert found.total == 6
+            index.publish(*earlier)
+            index.guard.wanted.clear()
+            search = asyncio.create_task(base.find("apple pear", top=9))
+            await asyncio.to_thread(index.guard.wanted.wait, ANSWER_SECONDS)
+            index.publish(*latest)
+        assert (await search).total == 6
+
+
 async def test_a_base_opens_with_the_index_that_it_had(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

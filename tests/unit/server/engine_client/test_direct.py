@@ -36,7 +36,8 @@ from kb_engine.app import CALLS
 from kb_engine.serving import running
 from kb_engine.settings import EngineSettings
 from kb_http.direct import DirectCalls
-from kb_http.mount import Incoming, build_application
+from kb_http.mount import build_application
+from kb_http.requests import Incoming
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.direct import DirectExchange
 from kb_server.engine_client.errors import (

@@ -30,7 +30,7 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
     share: Annotated[float, Meta(ge=0, le=1)] = 0.5
     within: Range | None = None
     ranges: list[Range] = msgspec.field(default_factory=list)
-    labels: dict[str, str] | None = None
+    labels: dict[str, Annotated[str, Meta(min_length=1)]] | None = None
 
 
 class WithMetadata(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,7 +105,11 @@ def test_a_missing_parameter_is_named_with_what_it_takes(raw: dict[str, Any], me
             "within.days",
             "takes an integer of at least 1; got -1",
         ),
-        ({"query": "q", "labels": {"a": 1}}, "labels[...]", "takes a string; got something else"),
+        (
+            {"query": "q", "labels": {"a": 1}},
+            "labels[...]",
+            "takes a string of at least 1 character; got something else",
+        ),
         ({"query": "q", "within": '{"start": ""'}, "within", "takes an object; got"),
         ({"query": {"a": 1}}, "query", "got an object"),
     ],

@@ -15,11 +15,10 @@ from mcp_aiohttp.authentication import (
     AuthenticatorUnavailable,
     ProtectedResource,
     SingleKey,
-    TokenCheck,
     TrustedProxies,
     WrongTokens,
-    credential,
 )
+from mcp_aiohttp.guard import TokenCheck, credential
 from mcp_aiohttp.protocol.caller import Identity, TokenRefused
 from mcp_aiohttp.protocol.jsonrpc import Refusal
 

@@ -46,7 +46,7 @@ def test_the_class_of_a_tool_is_its_name(toolset: Toolset) -> None:
 def test_the_tools_of_a_toolset_are_as_listed_and_those_that_read_or_remove_say_so(toolset: Toolset) -> None:
     """Clients call read-only tools without asking; tools that replace or remove are marked."""
     assert {
-        tool.name: (tool.needed_right, tool.annotations.read_only, tool.annotations.destructive)
+        tool.name: (tool.needed_right(), tool.annotations.read_only, tool.annotations.destructive)
         for tool in toolset.tools
     } == {
         name: (row.right, row.right == "read", row.destructive) for name, row in TOOLS[toolset.name].items()

@@ -1,4 +1,4 @@
-"""A call of another toolset's tool gets an error that says where the tool is."""
+"""A call of another toolset's tool gets an error that says where the tool is, if the caller could use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.access.reach import Access, Right
-from kb_server.access.grants import Grant
+from kb_server.access.grants import Grant, TokenScopes
 from kb_server.hosting.calls import Calls, UnknownToolError
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services
@@ -21,16 +21,32 @@ UNUSED = Services(ServerSettings(home=Path("unused")))
 @pytest.mark.parametrize("toolset", TOOLSETS)
 def test_every_tool_is_found_in_its_toolset(toolset: str) -> None:
     for tool in build_toolset(toolset, UNUSED).tools:
-        assert f"{tool.name} belongs to the toolset {toolset}," in where_to_find(tool.name)
-    assert where_to_find("kb_nothing") == ""
+        assert f"{tool.name} belongs to the toolset {toolset}," in where_to_find(tool.name, Grant())
+    assert where_to_find("kb_nothing", Grant()) == ""
 
 
-async def test_an_unknown_kb_delete_names_its_toolset() -> None:
+SCOPES = TokenScopes((), {"delete": "kb:delete"})
+
+
+@pytest.mark.parametrize(
+    ("grant", "is_named"),
+    [
+        (Grant(), True),
+        (Grant(toolsets=frozenset({"kb"})), False),
+        (Grant(Access(rights=frozenset({"read"}))), False),
+        (Grant(Access(rights=frozenset({"read"})), scopes=SCOPES), True),
+    ],
+)
+async def test_an_unknown_kb_delete_names_its_toolset_to_a_caller_that_may_have_it(
+    grant: Grant, is_named: bool
+) -> None:
     calls = Calls(build_toolset("kb", UNUSED), Metrics())
     with pytest.raises(UnknownToolError) as refused:
-        await calls.outcome("kb_delete", {"document_id": 1}, Call())
-    assert "kb_search" in refused.value.error.message
-    assert refused.value.error.message.endswith("with KB_TOOLSETS=kb,kb-extra it is served here, too.")
+        await calls.outcome("kb_delete", {"document_id": 1}, Call(grant=grant))
+    message = refused.value.error.message
+    assert "kb_search" in message
+    assert message.endswith("with KB_TOOLSETS=kb,kb-extra it is served here, too.") == is_named
+    assert ("kb-extra" in message) == is_named
 
 
 @pytest.mark.parametrize(

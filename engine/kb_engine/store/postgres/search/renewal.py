@@ -13,9 +13,14 @@ import asyncpg
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.languages import PASSAGES, language_of
-from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.postgres.connection import GONE, Connections, Db, rows
-from kb_engine.store.postgres.transaction import expect_layout, insert_postings, lock_base
+from kb_engine.store.postgres.transaction import (
+    SLICE,
+    analysed_words,
+    expect_layout,
+    insert_postings,
+    lock_base,
+)
 from kb_engine.store.postgres.word_order import insert_orders
 
 _PAUSE_SECONDS = 30.0
@@ -66,17 +71,18 @@ async def _renew(db: Db, document_id: int, title: str, language: str | None) -> 
     chunks = await rows(db, sql, (document_id,))
     texts = [(heading, text) for *_, heading, text in chunks]
 
-    def analysed() -> tuple[str | None, list[AnalysedChunk]]:
-        known = language or language_of(title, [text for _, text in texts[:PASSAGES]])
-        return known, list(Analyser().chunks(title, texts, known))
-
-    language, words = await asyncio.to_thread(analysed)
-    ids, lengths = [chunk[0] for chunk in chunks], [each.length for each in words]
+    first_texts = [text for _, text in texts[:PASSAGES]]
+    language = language or await asyncio.to_thread(language_of, title, first_texts)
+    ids, lengths = [chunk[0] for chunk in chunks], list[int]()
     await rows(db, "UPDATE documents SET language = ? WHERE id = ?", (language, document_id))
     for table in ("postings", "word_orders"):
         await rows(db, f"DELETE FROM {table} WHERE chunk_id = ANY (?::bigint[])", (ids,))  # noqa: S608
-    await insert_postings(db, ids, words)
-    await insert_orders(db, ids, title, texts)
+    for first in range(0, len(chunks), SLICE):
+        part = slice(first, first + SLICE)
+        words = await analysed_words(title, texts[part], language)
+        await insert_postings(db, ids[part], words)
+        await insert_orders(db, ids[part], title, texts[part])
+        lengths += [each.length for each in words]
     await rows(
         db,
         "UPDATE chunks c SET words = n.words FROM unnest(?::bigint[], ?::bigint[]) n (id, words) "

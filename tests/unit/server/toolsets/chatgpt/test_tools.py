@@ -64,4 +64,8 @@ async def test_fetch_gives_the_continuation_of_a_long_text(
 
 @pytest.mark.parametrize("key", ["7", "granite", "../status"])
 async def test_an_id_of_nothing_is_refused(tools: ToolCaller, key: str) -> None:
-    assert (await tools.refused("fetch", id=key))["error"] in ("document_not_found", "invalid_parameter")
+    refused = await tools.refused("fetch", id=key)
+    if refused["error"] == "document_not_found":
+        assert refused["message"] == "No document has this id; search returns the ids."
+    else:
+        assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "id")

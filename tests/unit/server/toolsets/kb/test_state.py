@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kb_server.access.grants import EVERYBODY, Grant
 from kb_simulator import AtOnce, FailAt, Stuck
 from kb_simulator.engine.jobs import QUEUED
 from kb_simulator.harness.faults import Status
@@ -116,4 +117,7 @@ async def test_a_failed_job_can_be_tried_again(engine: SimulatedEngine, tools: T
     for answer in (await tools.ok("kb_jobs", job_id=job_id), await tools.ok("kb_jobs", status="failed")):
         assert answer["jobs"][0]["retryable"] is True
         assert "kb_retry_job" in answer["hint"]
+    tools.grant = Grant(toolsets=frozenset({"kb"}))
+    assert "kept: `kb jobs ID --retry`" in (await tools.ok("kb_jobs", job_id=job_id))["hint"]
+    tools.grant = EVERYBODY
     assert (await tools.ok("kb_retry_job", job_id=job_id))["status"] == "queued"

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FLAGS  ?=
 # A file of tests stays on one core, so that its servers and databases are started once.
-PYTEST  = $(BIN)/python -m pytest --forks $(1) $(FLAGS)
+PYTEST  = $(BIN)/python -m pytest --numprocesses $(1) --dist loadfile --no-loadscope-reorder $(FLAGS)
 # Tests within one process wait a third of their time, for sockets and timers: one more than there are cores.
 BESIDE  = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 # Hundreds of processes are started here: without bytecode each would compile all of kb that it imports.
@@ -24,7 +24,7 @@ test: $(VENV)/.test ## checks, and every test that needs no process of its own: 
 	@$(MAKE) --no-print-directory --jobs 2 check test-here # mypy has one core for itself, the tests the rest
 
 test-here: $(VENV)/.test
-	$(call PYTEST,$(BESIDE)) -m "not process"
+	$(BIN)/python -m pytest --forks $(BESIDE) $(FLAGS) -m "not process"
 
 test-all: test test-processes conformance mutants ## all that needs no container
 

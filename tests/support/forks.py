@@ -2,7 +2,8 @@
 
 Imports and collection, a fifth of the processor time of `make test`, happen once instead of once per process.
 The processes take files of tests from a pipe, in the order of collection, and send reports to the first
-process, which reports as if it had run the tests itself.
+process, which reports as if it had run the tests itself. No imported library may have threads of its own:
+Qdrant's core has, and aborts at the end of a forked process.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ EVERYWHERE = (
 )
 """Paths on which every tier depends."""
 
-PYTEST = (".venv/bin/python", "-m", "pytest", "--forks", "auto")
+PYTEST = (".venv/bin/python", "-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")
 
 
 @dataclass(frozen=True)

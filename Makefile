@@ -24,7 +24,7 @@ test: $(VENV)/.test ## checks, and every test that needs no process of its own: 
 	@$(MAKE) --no-print-directory --jobs 2 check test-here # mypy has one core for itself, the tests the rest
 
 test-here: $(VENV)/.test
-	$(BIN)/python -m pytest --forks $(BESIDE) $(FLAGS) -m "not process"
+	$(call PYTEST,$(BESIDE)) -m "not process"
 
 test-all: test test-processes conformance mutants ## all that needs no container
 

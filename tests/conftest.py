@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support import forks
 from tests.support.costs import Costs
 from tests.support.patience import TEST_SECONDS
 from tests.support.scope import ALL
@@ -43,15 +42,10 @@ MARK = "pytest.mark.process"
 TESTS = Path(__file__).parent
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    forks.pytest_addoption(parser)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Report costs, and bound each test unless the command line bounds it."""
     config.pluginmanager.register(Costs())
-    forks.pytest_configure(config)
     if config.option.timeout is None:
         config.option.timeout = TEST_SECONDS
 

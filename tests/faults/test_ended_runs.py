@@ -45,12 +45,10 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_ended_by_a_signal_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    """PostgreSQL, `kb up` and its engine, owned by a forked process; the signal goes to the group."""
-    ready, source, other = tmp_path / "ready", tmp_path / "test_holding.py", tmp_path / "test_other.py"
+    """PostgreSQL, `kb up` and its engine, owned by a worker of pytest-xdist; the signal goes to the group."""
+    ready, source = tmp_path / "ready", tmp_path / "test_holding.py"
     source.write_text(HOLDING.format(ready=str(ready)))
-    other.write_text("def test_it(): pass\n")
-    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "tests.support.forks"]
-    options += ["--forks", "2", str(source), str(other)]
+    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-n", "1", str(source)]
     with (tmp_path / "output").open("wb") as output:
         run = subprocess.Popen(
             [sys.executable, "-c", RUN, *options],

@@ -88,7 +88,6 @@ TIERS = (
             "tests/unit/cli",
             "tests/unit/config",
             "tests/unit/load",
-            "tests/unit/test_forks.py",
             "tests/unit/test_imports.py",
             "tests/unit/test_optional_parts.py",
             "tests/docs",

@@ -96,9 +96,8 @@ class Lookup:
     ) -> None:
         self.state = state
         self._words = words
-        self._readable = readable
         allowed = state.allowed(documents)
-        self._counted = allowed if readable is documents else None
+        self._counted = allowed if readable is documents or not words else state.allowed(readable)
         conditions = [[_holding(terms, part.block) for part in state.parts] for terms in map(Terms, required)]
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
@@ -129,10 +128,8 @@ class Lookup:
     @cached_property
     def scores(self) -> WordScores:
         """The BM25 of all rows of each part. If few rows pass the filters, the remaining rows have 0."""
-        counted = self._counted
-        if counted is None:
-            counted = self.state.allowed(self._readable)
-        return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
+        allowed = [each.allowed for each in self._segments]
+        return _word_scores(self.state, self._words, allowed, self._counted)
 
     def best(
         self,

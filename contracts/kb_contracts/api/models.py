@@ -112,8 +112,8 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     """Base class of request bodies."""
 
 
-def _given(title: str | None) -> str | None:
-    """Return the title of a request; one without a visible character counts as left out."""
+def visible_title(title: str | None) -> str | None:
+    """Return the title, or None if it has no visible character."""
     return title if any(category(char) not in _INVISIBLE for char in title or "") else None
 
 
@@ -522,7 +522,7 @@ class NoteRequest(Request):
     ] = ""
 
     def __post_init__(self) -> None:
-        self.title = _given(self.title)
+        self.title = visible_title(self.title)
 
 
 class FileFields(Request):
@@ -549,7 +549,7 @@ class FileFields(Request):
     ] = False
 
     def __post_init__(self) -> None:
-        self.title = _given(self.title)
+        self.title = visible_title(self.title)
 
 
 class JobError(Response):
@@ -824,7 +824,7 @@ class NotePatch(Request):
     expected_version: Version | None = None
 
     def __post_init__(self) -> None:
-        self.title = _given(self.title)
+        self.title = visible_title(self.title)
 
 
 class MetadataRequest(Request):

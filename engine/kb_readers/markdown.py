@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from kb_contracts.api.models import visible_title
 from kb_contracts.semantics import headings as semantics
 from kb_contracts.semantics.headings import Heading
 
@@ -56,9 +57,9 @@ def title_of(text: str) -> str | None:
 
 
 def given_title(given: str | None) -> str | None:
-    """Return the declared title of a file on one line, or None if it is empty or "untitled"."""
+    """Return the declared title of a file on one line, or None if it is blank or "untitled"."""
     title = " ".join((given or "").replace("\0", "").split())[:_LONGEST_GIVEN]
-    return None if title.lower() in ("", "untitled") else title
+    return None if title.lower() == "untitled" else visible_title(title)
 
 
 def _plain(title: str) -> str:

@@ -91,7 +91,7 @@ def tool_error(fault: EngineFault, words: EngineWords = EngineWords(), **subject
         parameter = details.get("parameter")
         if isinstance(parameter, str) and parameter.startswith(words.flattened):
             details["parameter"] = parameter.removeprefix(words.flattened)
-            members["detail"] = fault.detail.replace(words.flattened, "")
+            members["detail"] = fault.detail.replace(parameter, details["parameter"])
     messages = {**MESSAGES, **words.messages}
     message = messages.get(code, messages["engine_refused"]).format_map(members)
     return ToolError(words.codes.get(code, code), f"{message} {fault.aftermath}".rstrip(), **details)

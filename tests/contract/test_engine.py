@@ -124,8 +124,9 @@ async def patch(kb: Caller, number: int, text: str, wait: float, **more: Any) ->
 
 
 async def update(kb: Caller, number: int, text: str) -> Json:
-    """Return the job of an update that waits behind a long note."""
-    await kb.started(await kb.submit(LONG))
+    """Return the job of an update that waits behind long notes."""
+    running, _ = await kb.hold()
+    await kb.started(running)
     return answered(await patch(kb, number, text, wait=0), 202)
 
 

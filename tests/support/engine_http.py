@@ -13,7 +13,7 @@ Json = dict[str, Any]
 _LOOKS = 2_000
 
 LONG = " ".join(f"long{number}" for number in range(40_000))
-"""Text of a note that keeps a worker busy for a second or more."""
+"""Text of a note that keeps a worker busy for some requests."""
 
 
 class Caller:

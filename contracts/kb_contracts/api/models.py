@@ -7,6 +7,7 @@ and storage are bytes. Requests refuse unknown fields; responses may gain fields
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from unicodedata import category
 
 import msgspec
 from msgspec import Meta
@@ -81,7 +82,14 @@ Query = Annotated[
     ),
 ]
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARS, description="the text of a note")]
-Title = Annotated[str, Meta(min_length=1, max_length=MAX_TITLE_CHARS)]
+Title = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_TITLE_CHARS,
+        description="a title without a visible character counts as left out",
+    ),
+]
 SourcePath = Annotated[
     str,
     Meta(
@@ -96,13 +104,17 @@ Score = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 
 
+_INVISIBLE = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
+"""Categories of white space, control and format characters, such as U+200B and the marks of a direction."""
+
+
 class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Base class of request bodies."""
 
 
-def _given(title: str | None) -> str | None:
-    """Return the title of a request; one of white space alone counts as left out."""
-    return None if title is None or title.isspace() else title
+def visible_title(title: str | None) -> str | None:
+    """Return the title, or None if it has no visible character."""
+    return title if any(category(char) not in _INVISIBLE for char in title or "") else None
 
 
 class Response(msgspec.Struct, kw_only=True):
@@ -510,7 +522,7 @@ class NoteRequest(Request):
     ] = ""
 
     def __post_init__(self) -> None:
-        self.title = _given(self.title)
+        self.title = visible_title(self.title)
 
 
 class FileFields(Request):
@@ -537,7 +549,7 @@ class FileFields(Request):
     ] = False
 
     def __post_init__(self) -> None:
-        self.title = _given(self.title)
+        self.title = visible_title(self.title)
 
 
 class JobError(Response):
@@ -812,7 +824,7 @@ class NotePatch(Request):
     expected_version: Version | None = None
 
     def __post_init__(self) -> None:
-        self.title = _given(self.title)
+        self.title = visible_title(self.title)
 
 
 class MetadataRequest(Request):

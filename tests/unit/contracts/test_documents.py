@@ -34,8 +34,10 @@ from kb_contracts.semantics.documents import (
 from kb_contracts.semantics.jobs import TRANSITIONS, Event, may_succeed_again, sources, target
 
 
-def test_a_title_of_white_space_counts_as_left_out() -> None:
-    for title, read in ((" \n", None), (" a ", " a ")):
+def test_a_title_without_a_visible_character_counts_as_left_out() -> None:
+    kept = (" a ", "\u200fא", "👩\u200d💻", "\ue000")
+    blank = (" \n", "\u00a0\u3000", "\u200b\u2060\ufeff", "\u200f\u202e", "\x1c\x85")
+    for title, read in [*((each, each) for each in kept), *((each, None) for each in blank)]:
         patch = NotePatch(title=title)
         assert [patch.title, NoteRequest(text="a", title=title).title, FileFields(title=title).title] == [
             read

@@ -243,8 +243,9 @@ def test_the_title_of_a_front_matter_is_the_title_of_the_file(front: str) -> Non
         "+++\ntitle = 2026-01-02\n+++\n",
         "+++\ntitle = " + "[" * 50_000 + "\n+++\n",
         "+++\ntitle: x\n+++\n",
+        '---\ntitle: "\u200b"\n---\n',
     ],
-    ids=["none", "null", "list", "alias", "deep", "tag", "long", "date", "deep TOML", "no TOML"],
+    ids=["none", "null", "list", "alias", "deep", "tag", "long", "date", "deep TOML", "no TOML", "invisible"],
 )
 def test_a_file_whose_front_matter_has_no_title_has_that_of_its_first_heading(front: str) -> None:
     assert read_text(f"{front}\n# Stones\n".encode(), MARKDOWN.mime_type).title == "Stones"

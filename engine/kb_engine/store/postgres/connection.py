@@ -188,8 +188,8 @@ def _settings(search_path: str) -> dict[str, str]:
     return {
         "application_name": "kb",
         "timezone": "UTC",
-        # The server releases the locks of an engine that lost power after half a minute, not two hours, or a
-        # quarter of an hour while data to it is under way.
+        # The server releases the locks of an engine that lost power after half a minute, not two hours (or a
+        # quarter of an hour, while data to it is under way).
         "tcp_keepalives_idle": "15",
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "3",

@@ -20,6 +20,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,12 @@ BUILDING = 0x6B62_0005
 """Advisory lock for building the index of vectors, or for preventing that."""
 _KEYS, _CONTENTS, _MEASURES = range(3)
 """Hash seeds, so that keys, contents and measures with equal text have different advisory locks."""
-SLICE = 200
+SLICE = 100
 """Number of chunks that are analysed at a time, because the server ends a transaction that sends nothing for
 `STOPPED_SECONDS`.
 """
+_COPIED = 20_000
+"""Maximum number of words in a COPY, for the same reason: a slice of Chinese has up to 200,000."""
 _CHUNKS = (
     "id", "uid", "document_id", "position", "text", "page", "heading", "first", "beyond", "tokens", "words",
 )  # fmt: skip
@@ -352,7 +355,8 @@ async def insert_postings(db: Db, chunk_ids: Sequence[int], analysed: Sequence[A
         for chunk_id, words in zip(chunk_ids, analysed, strict=True)
         for term, frequency in Counter(words.terms).items()
     )
-    await db.copy_records_to_table("postings", columns=_POSTINGS, records=postings)
+    while part := list(islice(postings, _COPIED)):
+        await db.copy_records_to_table("postings", columns=_POSTINGS, records=part)
 
 
 async def fold_counters(read: Read) -> None:

@@ -53,7 +53,8 @@ def scores(found: Found) -> list[float]:
 
 @pytest.fixture
 async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    monkeypatch.setattr(transaction, "SLICE", 3)  # less than some documents have
+    for bound in ("SLICE", "_COPIED"):
+        monkeypatch.setattr(transaction, bound, 3)  # less than some documents have
     database = await new_database()
     async with opened(tmp_path / "kb.db") as one, opened(database) as other:
         yield one, other

@@ -18,6 +18,7 @@ from asyncpg.transaction import Transaction
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_engine.address import address_of
 from kb_engine.store.port import Bounds, Idempotency, JobProgress, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import postgres_store as postgres_store
 from kb_engine.store.postgres import schema
@@ -29,7 +30,7 @@ from tests.support.contract_objects import job_error
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, SILENCE
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.stores import Base, all_documents, new_file, new_note, opened, prepared
+from tests.support.stores import EMBEDDER, Base, all_documents, new_file, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
 
@@ -410,6 +411,28 @@ async def test_the_transaction_of_an_engine_that_is_stopped_while_it_sends_is_en
     async with opened(database) as base:
         await base.store.write(stopped)
     assert len(begun) == 2
+
+
+async def test_an_engine_whose_role_may_not_end_sessions_listens_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgres_store, "_SILENT_SECONDS", SILENCE)
+    database = await new_database()
+    events: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    await database.execute(
+        "REVOKE EXECUTE ON FUNCTION pg_terminate_backend FROM public, kb; "
+        "CREATE ROLE confined LOGIN IN ROLE kb"
+    )
+    confined = address_of(database.url.replace("kb:", "confined:", 1))
+    store = await postgres_store.open_postgres(confined, embedder=EMBEDDER)
+    store.subscribe(events.put_nowait)
+    looks = (
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = 'confined' AND query = 'SELECT 0 * $1::int'"
+    )
+    await eventually_async(lambda: database.value(looks), bool)
+    await store.close()
+    assert events.qsize() == 1
+    assert [each.message for each in caplog.records] == ["cannot end the transactions of stopped engines"]
 
 
 async def test_engines_are_called_for_a_queued_job_until_one_has_room(two: Two) -> None:

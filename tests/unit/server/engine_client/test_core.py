@@ -293,10 +293,10 @@ class TestWords:
     def test_of_the_members_those_that_help_are_kept(self) -> None:
         """A parameter has the tool's name for it: the engine's filters are in an object."""
         members = {"current_version": 3, "parameter": "filters.date_from", "odd": 1}
-        fault = Refused("invalid_parameter", "filters.date_from is 'x'", members=members)
+        fault = Refused("invalid_parameter", "filters.date_from is 'filters.x'", members=members)
         error = tool_error(fault, ENGINE_WORDS)
         assert error.details == {"current_version": 3, "parameter": "date_from"}
-        assert error.message == "The engine refused the request: date_from is 'x'"
+        assert error.message == "The engine refused the request: date_from is 'filters.x'"
 
     @pytest.mark.parametrize(
         "fault",

@@ -346,18 +346,27 @@ async def json_body(operation: AnyOperation, request: web.Request) -> bytes | No
         EngineError: `payload_too_large`, `invalid_request` or `unsupported_media_type`.
     """
     if request.content_type == "application/json":
-        try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise body_too_large() from error
-        except web.RequestPayloadError as error:
-            coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
-            why = f"is not {coding}, as its header Content-Encoding says" if coding else "broke off"
-            raise EngineError("invalid_request", f"The body {why}.") from error
+        return await whole_body(request)
     if operation.multipart is not None and request.content_type == "multipart/form-data":
         return None
     taken = "application/json" + (" or multipart/form-data" if operation.multipart else "")
     raise EngineError("unsupported_media_type", f"Send Content-Type: {taken}.")
+
+
+async def whole_body(request: web.Request) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        EngineError: `payload_too_large` or `invalid_request`.
+    """
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise body_too_large() from error
+    except web.RequestPayloadError as error:
+        coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
+        why = f"is not {coding}, as its header Content-Encoding says" if coding else "broke off"
+        raise EngineError("invalid_request", f"The body {why}.") from error
 
 
 def body_too_large() -> EngineError:

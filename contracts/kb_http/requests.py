@@ -154,6 +154,44 @@ async def read_request(operation: AnyOperation, published: Reach | None, sent: S
     )
 
 
+# --- framing, and repeated headers ----------------------------------------------------------------
+
+
+def check_framing(request: web.Request) -> None:
+    """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
+
+    RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
+    The body of a request with another coding would be read encoded (6.1).
+
+    Raises:
+        EngineError: `invalid_request`.
+    """
+    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        raise EngineError("invalid_request", "Only the Transfer-Encoding chunked is supported.")
+    if request.raw_path.startswith("/") or request.raw_path == "*":
+        return
+    try:
+        authority = urlsplit(request.raw_path).netloc
+    except ValueError:
+        authority = ""
+    if authority.lower() != request.headers.get(hdrs.HOST, "").lower():
+        raise EngineError(
+            "invalid_request", "The target of the request has another host than its header Host."
+        )
+
+
+def check_unrepeated(headers: MultiMapping[str]) -> None:
+    """Refuse a request with two `Authorization` or `Origin` headers: a proxy may have read the other one.
+
+    Raises:
+        EngineError: `unauthorized`.
+    """
+    for name in _ONCE:
+        if len(headers.getall(name, ())) > 1:
+            raise EngineError("unauthorized", f"Send the header {name} once.")
+
+
 # --- the caller -----------------------------------------------------------------------------------
 
 
@@ -263,7 +301,7 @@ def caller_header(headers: MultiMapping[str], name: str, max_chars: int) -> str 
     return value
 
 
-# --- web pages of strangers ----------------------------------------------------------------------
+# --- web pages of other sites ---------------------------------------------------------------------
 
 
 def check_origin(headers: MultiMapping[str], host: str) -> None:
@@ -277,41 +315,6 @@ def check_origin(headers: MultiMapping[str], host: str) -> None:
         raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
     if _listens_locally(host) and _is_domain(f"//{headers.get(hdrs.HOST, '')}"):
         raise EngineError("unauthorized", "Without a KB_API_KEY this engine serves no Host that is a domain.")
-
-
-def check_unrepeated(headers: MultiMapping[str]) -> None:
-    """Refuse a request with two `Authorization` or `Origin` headers: a proxy may have read the other one.
-
-    Raises:
-        EngineError: `unauthorized`.
-    """
-    for name in _ONCE:
-        if len(headers.getall(name, ())) > 1:
-            raise EngineError("unauthorized", f"Send the header {name} once.")
-
-
-def check_framing(request: web.Request) -> None:
-    """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
-
-    RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
-    The body of a request with another coding would be read encoded (6.1).
-
-    Raises:
-        EngineError: `invalid_request`.
-    """
-    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
-    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        raise EngineError("invalid_request", "Only the Transfer-Encoding chunked is supported.")
-    if request.raw_path.startswith("/") or request.raw_path == "*":
-        return
-    try:
-        authority = urlsplit(request.raw_path).netloc
-    except ValueError:
-        authority = ""
-    if authority.lower() != request.headers.get(hdrs.HOST, "").lower():
-        raise EngineError(
-            "invalid_request", "The target of the request has another host than its header Host."
-        )
 
 
 # The same few names come with every request.
@@ -334,6 +337,74 @@ def _name(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+# --- path and query -------------------------------------------------------------------------------
+
+
+def convert_query(pairs: Iterable[tuple[str, str]], model: type[S]) -> S:
+    """Return a model from query parameters; each may appear once.
+
+    Raises:
+        EngineError: as `decode_body`, without `invalid_request`.
+    """
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name in values:
+            raise EngineError("invalid_parameter", f"Query parameter {name!r} stands twice.", parameter=name)
+        values[name] = value
+    types = _query_types(model)
+    for name in values:
+        if name not in types:
+            raise _unknown(name, types)
+    for name in _required(model):
+        if name not in values:
+            raise EngineError("missing_parameter", f"Query parameter {name!r} is required.", parameter=name)
+    return model(**_converted(values, types, "Query"))
+
+
+@cache
+def _required(model: type[msgspec.Struct]) -> list[str]:
+    return [member.name for member in msgspec.structs.fields(model) if member.required]
+
+
+@cache
+def _query_types(model: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the types of a query's fields without None: a query can only omit a field."""
+    hints = get_type_hints(model, include_extras=True)
+    return {name: kind for name, hint in hints.items() for kind in _kinds(hint)}
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """Return the types of a hint without None."""
+    if get_origin(hint) not in (Union, UnionType):
+        return [hint]
+    return [kind for kind in get_args(hint) if kind is not NoneType]
+
+
+def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the path parameters, each converted to its declared type.
+
+    Raises:
+        EngineError: `invalid_parameter` that names the parameter.
+    """
+    return _converted({name: values[name] for name in types}, types, "Path")
+
+
+def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) -> dict[str, Any]:
+    converted = {}
+    for name, value in values.items():
+        try:
+            converted[name] = msgspec.convert(value, types[name], strict=False)
+        except msgspec.ValidationError as error:
+            # The contract's description of the value, where msgspec reports only a pattern.
+            metas = getattr(types[name], "__metadata__", ())
+            words = next((meta.description for meta in metas if meta.pattern and meta.description), None)
+            wanted = f" takes {words}" if words and "regex" in str(error) else f": {error}"
+            raise EngineError(
+                "invalid_parameter", f"{where} parameter {name!r}{wanted}.", parameter=name
+            ) from error
+    return converted
 
 
 # --- the body -------------------------------------------------------------------------------------
@@ -420,72 +491,7 @@ def _number(text: str) -> int | float:
 _WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
-# --- path, query and headers ----------------------------------------------------------------------
-
-
-def convert_query(pairs: Iterable[tuple[str, str]], model: type[S]) -> S:
-    """Return a model from query parameters; each may appear once.
-
-    Raises:
-        EngineError: as `decode_body`, without `invalid_request`.
-    """
-    values: dict[str, str] = {}
-    for name, value in pairs:
-        if name in values:
-            raise EngineError("invalid_parameter", f"Query parameter {name!r} stands twice.", parameter=name)
-        values[name] = value
-    types = _query_types(model)
-    for name in values:
-        if name not in types:
-            raise _unknown(name, types)
-    for name in _required(model):
-        if name not in values:
-            raise EngineError("missing_parameter", f"Query parameter {name!r} is required.", parameter=name)
-    return model(**_converted(values, types, "Query"))
-
-
-@cache
-def _required(model: type[msgspec.Struct]) -> list[str]:
-    return [member.name for member in msgspec.structs.fields(model) if member.required]
-
-
-@cache
-def _query_types(model: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the types of a query's fields without None: a query can only omit a field."""
-    hints = get_type_hints(model, include_extras=True)
-    return {name: kind for name, hint in hints.items() for kind in _kinds(hint)}
-
-
-def _kinds(hint: Any) -> list[Any]:
-    """Return the types of a hint without None."""
-    if get_origin(hint) not in (Union, UnionType):
-        return [hint]
-    return [kind for kind in get_args(hint) if kind is not NoneType]
-
-
-def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the path parameters, each converted to its declared type.
-
-    Raises:
-        EngineError: `invalid_parameter` that names the parameter.
-    """
-    return _converted({name: values[name] for name in types}, types, "Path")
-
-
-def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) -> dict[str, Any]:
-    converted = {}
-    for name, value in values.items():
-        try:
-            converted[name] = msgspec.convert(value, types[name], strict=False)
-        except msgspec.ValidationError as error:
-            # The contract's description of the value, where msgspec reports only a pattern.
-            metas = getattr(types[name], "__metadata__", ())
-            words = next((meta.description for meta in metas if meta.pattern and meta.description), None)
-            wanted = f" takes {words}" if words and "regex" in str(error) else f": {error}"
-            raise EngineError(
-                "invalid_parameter", f"{where} parameter {name!r}{wanted}.", parameter=name
-            ) from error
-    return converted
+# --- headers of changes ---------------------------------------------------------------------------
 
 
 def _if_match(headers: MultiMapping[str]) -> int | None:

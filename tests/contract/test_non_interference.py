@@ -21,11 +21,8 @@ from tests.contract.guesses import play
 from tests.parity.comparing import Difference, differences
 from tests.support.engines import engine, simulator
 from tests.support.postgres import give_back, new_database
-from tests.support.scope import rows
 
 pytestmark = pytest.mark.process
-
-_SEEDS = rows(7, whole=[11])
 
 
 def _told(each: Difference) -> str:
@@ -33,7 +30,7 @@ def _told(each: Difference) -> str:
     return f"{where}\n  with them {each.engine!r}\n  without {each.simulator!r}"
 
 
-@pytest.fixture(params=["SQLite", "PostgreSQL", "simulator"])
+@pytest.fixture
 def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """A function that starts an empty engine with a name and returns its URL."""
     with ExitStack() as stack:
@@ -51,7 +48,9 @@ def bases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
         yield start
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize(
+    ("bases", "seed"), [("SQLite", 7), ("PostgreSQL", 11), ("simulator", 11)], indirect=["bases"]
+)
 def test_a_base_answers_the_same_with_and_without_documents_out_of_scope(
     seed: int, bases: Callable[[str], str], record_property: Callable[[str, object], None]
 ) -> None:

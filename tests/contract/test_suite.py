@@ -54,7 +54,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
     home = tmp_path_factory.mktemp("engine")
     settings: dict[str, Any] = {"store": asyncio.run(new_database()).url}
     with qdrant() as part, engine(home, **settings, index="qdrant", parts=(part,)) as url:
-        done = kb_verify(url, "--json", "--report", str(home / "out"), cwd=home)
+        done = kb_verify(url, "--json", "--examples", "5", "--report", str(home / "out"), cwd=home)
     assert done.stdout, done.stderr
     return Verified(done.returncode, msgspec.json.decode(done.stdout, type=Verdict), home / "out")
 

@@ -216,9 +216,7 @@ ACTS = 25
 """Changes by each client between the start of an engine and its kill, at most about."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "clients"), rows(("SQLite", 1), whole=[("SQLite", 3), ("PostgreSQL", 1), ("PostgreSQL", 3)])
-)
+@pytest.mark.parametrize(("kind", "clients"), rows(("SQLite", 1), whole=[("SQLite", 3), ("PostgreSQL", 3)]))
 def test_changes_of_notes_happen_once_whenever_the_engine_was_killed(
     kb: Forks, tmp_path: Path, kind: str, clients: int
 ) -> None:

@@ -70,16 +70,17 @@ def test_no_number_of_kills_loses_what_was_accepted(
 
     Everything answered with 202 exists exactly once at the end, and between two kills the file of every
     unfinished job is intact in the spool. Files of unaccepted submissions are removed from it. The number of
-    kills is `KB_TEST_KILLS`.
+    kills is `KB_TEST_KILLS`, and two where an index in Qdrant has to catch up after the next start.
     """
     history = Kills(tmp_path, place)
-    history.during_one_job(KILLS // 2)
-    for number in range(KILLS - history.kills):
+    kills = min(2, KILLS) if "VECTOR_DB_TYPE" in place.settings else KILLS
+    history.during_one_job(kills // 2)
+    for number in range(kills - history.kills):
         history.anywhere(random.Random(number).uniform(0.0, 0.4))
     history.check_the_end()
     record_property("kills", history.kills)
     record_property("accepted", len(history.accepted))
-    assert history.kills == KILLS
+    assert history.kills == kills
 
 
 def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
-SUBMITTED = 152
-KILLED_AFTER = 70
-KILLS = 4
+SUBMITTED = 80
+KILLED_AFTER = 40
+KILLS = 2
 
 pytestmark = pytest.mark.process
 

@@ -23,7 +23,7 @@ def exchange(engine: Running, number: int) -> None:
     with suppress(httpx.HTTPError, AssertionError):
         for each in range(1_000):
             # Each content twice, so that some are shared.
-            data = f"granite {number} {each // 2} ".encode() * 2_000
+            data = f"granite {number} {each // 2} ".encode() * 200
             engine.post("/jobs", files={"file": (f"{each}.txt", data)}, data={"dedup_scope": f"{each % 2}"})
             if each % 5 == 4:
                 listed = engine.get("/documents", limit=1)["documents"]

@@ -1,4 +1,4 @@
-"""Memory while 500 MiB go through server and engine: independent of the size of the file."""
+"""Memory while 250 MiB go through server and engine: independent of the size of the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.stack import running_stack
 pytestmark = pytest.mark.process
 
 MEBIBYTE = 1024 * 1024
-SIZE = 500 * MEBIBYTE
+SIZE = 250 * MEBIBYTE
 CHUNK = 8 * MEBIBYTE
 ALLOWED = 100 * MEBIBYTE
 
@@ -79,7 +79,7 @@ def one_process(home: Path, **settings: str) -> Iterator[Measured]:
 @pytest.fixture(scope="module", params=[two_processes, one_process])
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     """Engine and server after the embedder was loaded."""
-    settings = {"KB_EMBEDDER": "minilm", "KB_MAX_UPLOAD_BYTES": str(600 * MEBIBYTE)}
+    settings = {"KB_EMBEDDER": "minilm", "KB_MAX_UPLOAD_BYTES": str(300 * MEBIBYTE)}
     with request.param(tmp_path_factory.mktemp("home"), **settings) as made, made.caller.http:
         made.caller.ok("kb_addnote", text="warm the embedder", wait_seconds=JOB_SECONDS)
         made.caller.ok("kb_search", query="warm")
@@ -105,7 +105,7 @@ def test_a_large_file_by_put_leaves_memory_flat(measured: Measured, filename: st
 
 
 def test_a_large_file_in_chunks_leaves_memory_flat(measured: Measured) -> None:
-    """500 MiB in base64, 8 MiB at a time, then through the server to the engine."""
+    """250 MiB in base64, 8 MiB at a time, then through the server to the engine."""
     upload_id = measured.caller.ok("kb_upload_start", filename="large2.pdf", total_size=SIZE)["upload_id"]
     measured.note_baseline()
     for index, data in enumerate(blocks()):

@@ -1,7 +1,7 @@
 """Waiting with a time limit for a condition that another task, thread or process makes true.
 
 `eventually` is for tests without an event loop, `eventually_async` for tests with one. Both sleep between two
-polls, because a busy loop would take the processor from the awaited task.
+polls, longer each time, because polling takes the processor from the awaited task.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, cast, overload
 
 from tests.support.patience import UNTIL_SECONDS
 
 T = TypeVar("T")
 
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.1
 
 
 def eventually(
@@ -31,10 +31,10 @@ def eventually(
     Raises:
         AssertionError: the condition was not true within `seconds`; the message has the last result.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pauses = time.monotonic() + seconds, _pauses()
     while not holds(seen := look()):
         _check(deadline, what, seconds, seen)
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(next(pauses))
     return seen
 
 
@@ -58,14 +58,21 @@ async def eventually_async(
     what: str = "it",
 ) -> T:
     """Like `eventually`, but the event loop runs between two polls; `look` may be a coroutine function."""
-    deadline = time.monotonic() + seconds
+    deadline, pauses = time.monotonic() + seconds, _pauses()
     while True:
         found = look()
         seen = cast("T", await found if inspect.isawaitable(found) else found)
         if holds(seen):
             return seen
         _check(deadline, what, seconds, seen)
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(next(pauses))
+
+
+def _pauses() -> Iterator[float]:
+    pause = _PAUSE_SECONDS
+    while True:
+        yield pause
+        pause = min(1.1 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def _check(deadline: float, what: str, seconds: float, seen: object) -> None:

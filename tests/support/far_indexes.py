@@ -1,6 +1,6 @@
 """The indexes with data outside the store's database, each with its server side, which a test can disturb.
 
-Qdrant runs over HTTP on two cores, and on a real server if `QDRANT_URL` is set. The tests of Qdrant's index
+Qdrant runs over HTTP on its core, and on a real server if `QDRANT_URL` is set. The tests of Qdrant's index
 itself, in `tests/unit/engine/index/qdrant`, are quick and need no other process; the tests with these
 parameters are many.
 """
@@ -16,7 +16,6 @@ import pytest
 
 from kb_engine.index.port import IndexStats
 from tests.support.remote_index import Server
-from tests.support.scope import rows
 
 if TYPE_CHECKING:
     from tests.support.qdrant import QdrantServer
@@ -25,9 +24,8 @@ FarServer: TypeAlias = "Server | QdrantServer"
 
 QDRANT = tuple(
     pytest.param(kind, marks=pytest.mark.process)
-    for kind in (*rows("edge", whole=["local"]), *(["real"] if os.environ.get("QDRANT_URL") else []))
+    for kind in ("edge", *(["real"] if os.environ.get("QDRANT_URL") else []))
 )
-"""Qdrant's core; in a whole run also the Python model of it in qdrant-client."""
 FAR = ("remote", *QDRANT)
 """Parameters of a fixture."""
 

@@ -25,6 +25,7 @@ REAL_URL = os.environ.get("QDRANT_URL", "")
 """URL of a real server, if there is one; tests use collections with names of their own on it."""
 REAL_KEY = os.environ.get("QDRANT_API_KEY", "")
 _IN_MEMORY = Path("/dev/shm")
+_CONDITIONS = TypeAdapter(list[rest.Condition])
 _MODES = {
     rest.UpdateMode.UPSERT: edge.UpdateMode.Upsert,
     rest.UpdateMode.INSERT_ONLY: edge.UpdateMode.InsertOnly,
@@ -249,8 +250,8 @@ class EdgeCore:
 
 
 def core_of(kind: str) -> Core:
-    """A core by its name: `edge`, `local` or `real`."""
-    return {"edge": EdgeCore, "local": LocalCore, "real": RealCore}[kind]()
+    """A core by its name: `edge` or `real`."""
+    return {"edge": EdgeCore, "real": RealCore}[kind]()
 
 
 def _schema(wanted: rest.CreateFieldIndex) -> Any:
@@ -278,7 +279,7 @@ def _point(point: rest.PointStruct) -> edge.Point:
 
 def _filter(those: rest.Filter) -> edge.Filter:
     parts = {
-        name: [_condition(one) for one in TypeAdapter(list[rest.Condition]).validate_python(conditions)]
+        name: [_condition(one) for one in _CONDITIONS.validate_python(conditions)]
         for name in ("must", "should", "must_not")
         if (conditions := getattr(those, name)) is not None
     }

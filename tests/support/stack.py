@@ -111,17 +111,18 @@ def wait_until_ready(url: str, process: Process, trusted: str | None = None) -> 
         AssertionError: the process ended, or did not answer in time; the message has its output.
     """
 
-    # Loading the default certificates at every poll would take processor time from the awaited process.
+    # Loading the default certificates would take processor time from the awaited process.
     tls = trusting(Path(trusted)) if trusted else False
 
     def answers() -> bool:
         assert process.popen.poll() is None, f"ended with {process.popen.returncode}:\n{process.output()}"
         try:
-            return httpx.get(url, timeout=ANSWER_SECONDS, verify=tls).status_code == 200
+            return http.get(url).status_code == 200
         except httpx.TransportError:
             return False
 
-    eventually(answers, seconds=START_SECONDS, what=f"an answer of {url}")
+    with httpx.Client(timeout=ANSWER_SECONDS, verify=tls) as http:
+        eventually(answers, seconds=START_SECONDS, what=f"an answer of {url}")
 
 
 @dataclass(frozen=True)

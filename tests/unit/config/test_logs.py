@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from kb_config import logs
 from kb_config.logs import BackgroundHandler, JsonFormatter, configure_logging
+from tests.support.patience import ANSWER_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +159,9 @@ def test_libraries_log_warnings_and_errors_only() -> None:
 
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+    """A pipe for a log; `flush` waits until the writer is done."""
+    monkeypatch.setattr(logs, "_FLUSH_SECONDS", ANSWER_SECONDS)
     reading, writing = os.pipe()
     yield reading, writing
     os.close(reading)

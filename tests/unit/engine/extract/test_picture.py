@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
+from collections.abc import Callable
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from kb_load.pdf import pdf_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Extraction, Limits
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("loaded_models")]
 
 JPG, PNG = FORMATS["jpg"], FORMATS["png"]
 FONT = ImageFont.load_default(size=24)
@@ -75,8 +76,11 @@ async def test_the_words_of_a_picture_are_read_in_the_child(tmp_path: Path, fmt:
     assert extraction.title is None
 
 
-def test_reading_a_picture_downloads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_picture_downloads_no_model(
+    monkeypatch: pytest.MonkeyPatch, loaded_models: Callable[[], None]
+) -> None:
     """The models are part of the package."""
+    loaded_models()  # forgets them
 
     def fetched(*_: object) -> None:
         raise AssertionError("fetched")

@@ -21,7 +21,7 @@ from tests.support.loop_clock import advance_loop
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("loaded_models")]
 
 PDF = FORMATS["pdf"]
 LONG = " ".join(text_of_page(1, seed=7)[:3]).replace("(", "").replace(")", "")

@@ -7,7 +7,7 @@ no lock and is always consistent; a change creates a new state, which shares the
 A change is staged inside the store's transaction (memory is allocated, or the transaction fails) and
 published after the commit. A reader takes the latest state with its generation, and a snapshot of the
 base. If that has another generation, a commit is being published: the reader takes both again under `guard`.
-So both have the same contents, and no reader waits while a commit is synced to the disk.
+So both have the same contents, and a reader hardly ever waits while a commit is synced to the disk.
 """
 
 from __future__ import annotations
@@ -145,13 +145,13 @@ class State:
 
 
 class EmbeddedIndex:
-    """The latest state, and the creation of the next one. `dimensions` 0: taken from the first vectors."""
+    """The latest state, and the creation of the next one. `generation` is that of the base."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, generation: int = 0) -> None:
         self.guard = threading.Lock()
         """Held while a commit and its change become visible together."""
-        self.latest: tuple[State, int | None] = state, None
-        """The latest published state, and its generation of the base, if that is known."""
+        self.latest = state, generation
+        """The latest published state, and its generation of the base."""
         self._analyser = Analyser()
 
     @property
@@ -175,8 +175,8 @@ class EmbeddedIndex:
         return state
 
     def publish(self, staged: State, generation: int | None = None) -> None:
-        """Make a staged state the latest."""
-        self.latest = staged, generation
+        """Make a staged state the latest; without a `generation` its contents are those of the latest."""
+        self.latest = staged, self.latest[1] if generation is None else generation
 
 
 # Parts are merged in the background: blocks in memory are written to a file, small segments are merged into

@@ -391,11 +391,11 @@ class _Search:
             self._total += int(np.count_nonzero(bm25 > 0))
         # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
         cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
-        beside = formula.bm25_beside(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
-        if self._vector is not None and cosine > 0 and beside > 0:
+        needed = formula.bm25_needed(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
+        if self._vector is not None and cosine > 0 and needed > 0:
             is_near = cosines >= cosine
-            if bm25 is not None and beside < math.inf:
-                is_near |= bm25 >= beside
+            if bm25 is not None and needed < math.inf:
+                is_near |= bm25 >= needed
             if np.count_nonzero(is_near) * 2 < len(is_near):
                 near = is_near.nonzero()[0]
                 rows, cosines = _at(rows, near), cosines[near]

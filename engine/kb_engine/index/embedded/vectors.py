@@ -313,7 +313,7 @@ class Scanned(NamedTuple):
 class Scan:
     """Iterates over all blocks of the segments, each with the rows in its mask (None: all) and their cosines.
 
-    Without a query, as in a search by words, the cosines are 0. The smallest block comes first. The scanner
+    Without a query, as in a search by words, the cosines are 0. A small block comes first. The scanner
     thread multiplies from the end. The consuming thread takes finished blocks, and if there are none,
     multiplies from the beginning. The scanner does nothing that needs the interpreter's lock, because then
     one of the two threads would wait.
@@ -446,9 +446,9 @@ def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
         VectorsLost: one is missing or damaged.
     """
     raw, read = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get
-    if len(raw or b"") != 4 * dimensions * len(chunk_ids):
+    order = np.fromstring(read or "", np.int64, sep=",").argsort()
+    if len(order) != len(chunk_ids) or len(raw or b"") != 4 * dimensions * len(chunk_ids):
         raise VectorsLost
-    order = np.fromstring(read, np.int64, sep=",").argsort()
     return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)[order]
 
 

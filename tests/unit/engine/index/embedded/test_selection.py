@@ -192,8 +192,9 @@ def test_the_bm25_needed_beside_a_cosine_gives_the_score(weight: float, cosine: 
 
 @pytest.mark.parametrize("scanners", [0, 1, 2])
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("share", [0.6, 0.2])
 def test_blocks_threads_and_a_full_pool_change_nothing(
-    mode: Mode, scanners: int, monkeypatch: pytest.MonkeyPatch
+    mode: Mode, scanners: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(selection, "POOL_ROWS", 100)
@@ -203,7 +204,7 @@ def test_blocks_threads_and_a_full_pool_change_nothing(
         for kind in KINDS:
             vectors = rows_of(kind, 2_000, 16, random)
             bm25 = random.integers(0, 3, 2_000).astype(np.float32)
-            allowed = np.repeat(random.random(200) < 0.6, 10)
+            allowed = np.repeat(random.random(200) < share, 10)
             query = IndexQuery("", mode, vectors[7], SCORING, 10)
             using = scanner if scanners else None
             found = selected(vectors, bm25, allowed, query, cuts=[500], scanner=using, recount=2_000)

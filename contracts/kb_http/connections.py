@@ -41,7 +41,6 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
-from aiohttp.web_protocol import RequestPayloadError
 
 from kb_http.certificate import Certificate
 from kb_http.limits import ConnectionLimits, owner_of
@@ -440,7 +439,7 @@ class _Malformed(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """False for a record of an unparsable request."""
         error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError | RequestPayloadError):
+        if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
             return True
         log.info("Refused a request that is not HTTP: %s", type(error).__name__)
         return False

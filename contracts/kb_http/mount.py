@@ -1,6 +1,6 @@
-"""The adapter that mounts handlers on aiohttp: it only routes, parses and encodes.
+"""The adapter that mounts handlers on aiohttp: it only routes, calls the steps of a request, and encodes.
 
-    request -> key, or origin -> route -> path, query, right, headers, body -> handler -> response as JSON
+    request -> key, or origin -> route -> what the operation declares -> rate, key in use -> handler -> JSON
                      `------------------- any EngineError ---------------------> problem document
 
 Engine and simulator mount the same table, so that neither can have a route or a field of its own, or lack

@@ -154,6 +154,44 @@ async def read_request(operation: AnyOperation, published: Reach | None, sent: S
     )
 
 
+# --- framing, and repeated headers ----------------------------------------------------------------
+
+
+def check_framing(request: web.Request) -> None:
+    """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
+
+    RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
+    The body of a request with another coding would be read encoded (6.1).
+
+    Raises:
+        EngineError: `invalid_request`.
+    """
+    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        raise EngineError("invalid_request", "Only the Transfer-Encoding chunked is supported.")
+    if request.raw_path.startswith("/") or request.raw_path == "*":
+        return
+    try:
+        authority = urlsplit(request.raw_path).netloc
+    except ValueError:
+        authority = ""
+    if authority.lower() != request.headers.get(hdrs.HOST, "").lower():
+        raise EngineError(
+            "invalid_request", "The target of the request has another host than its header Host."
+        )
+
+
+def check_unrepeated(headers: MultiMapping[str]) -> None:
+    """Refuse a request with two `Authorization` or `Origin` headers: a proxy may have read the other one.
+
+    Raises:
+        EngineError: `unauthorized`.
+    """
+    for name in _ONCE:
+        if len(headers.getall(name, ())) > 1:
+            raise EngineError("unauthorized", f"Send the header {name} once.")
+
+
 # --- the caller -----------------------------------------------------------------------------------
 
 
@@ -263,7 +301,7 @@ def caller_header(headers: MultiMapping[str], name: str, max_chars: int) -> str 
     return value
 
 
-# --- web pages of strangers ----------------------------------------------------------------------
+# --- web pages of other sites ---------------------------------------------------------------------
 
 
 def check_origin(headers: MultiMapping[str], host: str) -> None:
@@ -277,41 +315,6 @@ def check_origin(headers: MultiMapping[str], host: str) -> None:
         raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
     if _listens_locally(host) and _is_domain(f"//{headers.get(hdrs.HOST, '')}"):
         raise EngineError("unauthorized", "Without a KB_API_KEY this engine serves no Host that is a domain.")
-
-
-def check_unrepeated(headers: MultiMapping[str]) -> None:
-    """Refuse a request with two `Authorization` or `Origin` headers: a proxy may have read the other one.
-
-    Raises:
-        EngineError: `unauthorized`.
-    """
-    for name in _ONCE:
-        if len(headers.getall(name, ())) > 1:
-            raise EngineError("unauthorized", f"Send the header {name} once.")
-
-
-def check_framing(request: web.Request) -> None:
-    """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
-
-    RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
-    The body of a request with another coding would be read encoded (6.1).
-
-    Raises:
-        EngineError: `invalid_request`.
-    """
-    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
-    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        raise EngineError("invalid_request", "Only the Transfer-Encoding chunked is supported.")
-    if request.raw_path.startswith("/") or request.raw_path == "*":
-        return
-    try:
-        authority = urlsplit(request.raw_path).netloc
-    except ValueError:
-        authority = ""
-    if authority.lower() != request.headers.get(hdrs.HOST, "").lower():
-        raise EngineError(
-            "invalid_request", "The target of the request has another host than its header Host."
-        )
 
 
 # The same few names come with every request.
@@ -336,82 +339,7 @@ def _name(url: str) -> str:
         return ""
 
 
-# --- the body -------------------------------------------------------------------------------------
-
-
-async def json_body(operation: AnyOperation, request: web.Request) -> bytes | None:
-    """Return the JSON body of a request, or None if it has a file for the operation.
-
-    Raises:
-        EngineError: `payload_too_large`, `invalid_request` or `unsupported_media_type`.
-    """
-    if request.content_type == "application/json":
-        try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise body_too_large() from error
-        except web.RequestPayloadError as error:
-            coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
-            why = f"is not {coding}, as its header Content-Encoding says" if coding else "broke off"
-            raise EngineError("invalid_request", f"The body {why}.") from error
-    if operation.multipart is not None and request.content_type == "multipart/form-data":
-        return None
-    taken = "application/json" + (" or multipart/form-data" if operation.multipart else "")
-    raise EngineError("unsupported_media_type", f"Send Content-Type: {taken}.")
-
-
-def body_too_large() -> EngineError:
-    """The refusal of a JSON body of more than `JSON_BODY_BYTES`."""
-    return EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.")
-
-
-def holds_too_many_values(raw: bytes) -> bool:
-    """True if a JSON body holds more than `MAX_VALUES` values.
-
-    Decoding a value needs many times the memory of its bytes. Every value but the first follows a comma or an
-    opening bracket. Commas and brackets within strings count as well at first. Only if there are too many,
-    the strings, at most two for each member, are cut out.
-    """
-    if len(raw) <= MAX_VALUES or _separators(raw) <= MAX_VALUES:
-        return False
-    pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_VALUES)
-    return len(pieces) > 4 * MAX_VALUES or _separators(b"".join(pieces[::2])) > MAX_VALUES
-
-
-def _separators(raw: bytes) -> int:
-    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
-
-
-def decode_body(raw: bytes, model: type[S]) -> S:
-    """Return a model from a JSON body; `4.0` is an integer, as in JSON Schema.
-
-    Raises:
-        EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
-    """
-    if holds_too_many_values(raw):
-        raise EngineError("invalid_request", f"The body contains {TOO_MANY_VALUES}.")
-    try:
-        try:
-            return msgspec.json.decode(raw, type=model)
-        except msgspec.ValidationError as error:
-            if "got `float`" not in str(error):
-                raise
-            return msgspec.convert(_WHOLE_NUMBERS.decode(raw), model)
-    except msgspec.ValidationError as error:
-        raise misfit(error, model) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EngineError("invalid_request", f"The body is not valid JSON: {error}") from error
-
-
-def _number(text: str) -> int | float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-_WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
-
-
-# --- path, query and headers ----------------------------------------------------------------------
+# --- path and query -------------------------------------------------------------------------------
 
 
 def convert_query(pairs: Iterable[tuple[str, str]], model: type[S]) -> S:
@@ -477,6 +405,93 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
                 "invalid_parameter", f"{where} parameter {name!r}{wanted}.", parameter=name
             ) from error
     return converted
+
+
+# --- the body -------------------------------------------------------------------------------------
+
+
+async def json_body(operation: AnyOperation, request: web.Request) -> bytes | None:
+    """Return the JSON body of a request, or None if it has a file for the operation.
+
+    Raises:
+        EngineError: `payload_too_large`, `invalid_request` or `unsupported_media_type`.
+    """
+    if request.content_type == "application/json":
+        return await whole_body(request)
+    if operation.multipart is not None and request.content_type == "multipart/form-data":
+        return None
+    taken = "application/json" + (" or multipart/form-data" if operation.multipart else "")
+    raise EngineError("unsupported_media_type", f"Send Content-Type: {taken}.")
+
+
+async def whole_body(request: web.Request) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        EngineError: `payload_too_large` or `invalid_request`.
+    """
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise body_too_large() from error
+    except web.RequestPayloadError as error:
+        coding = request.headers.get(hdrs.CONTENT_ENCODING, "")[:40]
+        why = f"is not {coding}, as its header Content-Encoding says" if coding else "broke off"
+        raise EngineError("invalid_request", f"The body {why}.") from error
+
+
+def body_too_large() -> EngineError:
+    """The refusal of a JSON body of more than `JSON_BODY_BYTES`."""
+    return EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.")
+
+
+def holds_too_many_values(raw: bytes) -> bool:
+    """True if a JSON body holds more than `MAX_VALUES` values.
+
+    Decoding a value needs many times the memory of its bytes. Every value but the first follows a comma or an
+    opening bracket. Commas and brackets within strings count as well at first. Only if there are too many,
+    the strings, at most two for each member, are cut out.
+    """
+    if len(raw) <= MAX_VALUES or _separators(raw) <= MAX_VALUES:
+        return False
+    pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_VALUES)
+    return len(pieces) > 4 * MAX_VALUES or _separators(b"".join(pieces[::2])) > MAX_VALUES
+
+
+def _separators(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+
+
+def decode_body(raw: bytes, model: type[S]) -> S:
+    """Return a model from a JSON body; `4.0` is an integer, as in JSON Schema.
+
+    Raises:
+        EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
+    """
+    if holds_too_many_values(raw):
+        raise EngineError("invalid_request", f"The body contains {TOO_MANY_VALUES}.")
+    try:
+        try:
+            return msgspec.json.decode(raw, type=model)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            return msgspec.convert(_WHOLE_NUMBERS.decode(raw), model)
+    except msgspec.ValidationError as error:
+        raise misfit(error, model) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineError("invalid_request", f"The body is not valid JSON: {error}") from error
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+_WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
+
+
+# --- headers of changes ---------------------------------------------------------------------------
 
 
 def _if_match(headers: MultiMapping[str]) -> int | None:

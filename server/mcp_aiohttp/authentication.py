@@ -167,7 +167,7 @@ class TrustedProxies:
 
     def client_of(self, request: web.Request) -> str | None:
         """Return the client's address given by a trusted proxy; None if the peer is not one or gives none."""
-        if not self.networks or not self.trusts(request.remote):
+        if not self.trusts(request.remote):
             return None
         client = None
         for value in reversed(",".join(request.headers.getall(_FORWARDED_FOR, ())).split(",")):

@@ -87,13 +87,22 @@ def text(old: str, new: str) -> Fault:
     return lambda sending: sending.update(text=sending["text"].replace(old, new, 1))
 
 
-TOKEN: Faults = {"token": (header("Authorization", "Bearer wrong"), ("unauthorized", None))}
+def broken_coding(sending: Sending) -> None:
+    """The rest of such a body cannot be read, so it ends its connection."""
+    sending["headers"].update({"Content-Encoding": "gzip", "Connection": "close"})
+
+
+TOKEN: Faults = {
+    "target": (member(extensions={"target": b"http://other.example/"}), ("invalid_request", None)),
+    "token": (header("Authorization", "Bearer wrong"), ("unauthorized", None)),
+}
 CALLER: Faults = {
     "access header": (header("X-KB-Access", "{"), ("invalid_parameter", "X-KB-Access")),
     "role header": (header("X-User-Role", "r" * 300), ("invalid_parameter", "X-User-Role")),
 }
 BODY: Faults = {
     "media type": (header("Content-Type", "text/plain"), ("unsupported_media_type", None)),
+    "coding": (broken_coding, ("invalid_request", None)),
     "size": (member(padding=JSON_BODY_BYTES), ("payload_too_large", None)),
     "malformed": (text("{", "{{"), ("invalid_request", None)),
     "member": (text('"}', '", "yy": 1}'), ("unknown_parameter", "yy")),
@@ -128,17 +137,18 @@ PATCH: Faults = {
 }
 EXCLUDED = [
     {"access header", "right"}, {"access header", "scope"}, {"right", "scope"}, {"reused key", "scope"},
-    {"user header", "rate"}, {"If-Match", "version"}, {"key", "reused key"},
+    {"user header", "rate"}, {"If-Match", "version"}, {"key", "reused key"}, {"coding", "size"},
 ]  # fmt: skip
-"""Pairs that no request can have, since both are values of one header."""
+"""Pairs that no request can have, since both are values of one header, or that break its connection off."""
 
 
 def order(faults: Faults, side: str) -> list[str]:
     """Return the names in the order of reports; the simulator reads the body, for its journal, beforehand."""
     names = list(faults)
     if side == "simulator":
-        names.remove("size")
-        names.insert(1, "size")
+        for name in ("size", "coding"):
+            names.remove(name)
+            names.insert(names.index("token") + 1, name)
     return names
 
 

@@ -39,7 +39,7 @@ from kb_contracts.semantics.history import is_question
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
 from kb_http.mount import Handler, handlers_of
 from kb_http.multipart import ReceivedFile, receive_file
-from kb_http.requests import Incoming, body_too_large
+from kb_http.requests import Incoming, whole_body
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
 from kb_readers.probe import sandbox_info
@@ -106,7 +106,7 @@ async def read_body(
     """Return the body for the fingerprint, and the uploaded file if the operation takes one.
 
     Raises:
-        EngineError: as `receive_file`, `payload_too_large` or `unsupported_format`.
+        EngineError: as `receive_file` and `whole_body`, or `unsupported_format`.
     """
     if request.content_type == "multipart/form-data":
         if operation is None or operation.multipart is None:
@@ -127,10 +127,7 @@ async def read_body(
         return msgspec.json.encode(parts, order="sorted"), Upload(received, formats[0], bytes(memory))
     if not request.can_read_body:
         return b"", None
-    try:
-        return await request.read(), None
-    except web.HTTPRequestEntityTooLarge as error:
-        raise body_too_large() from error
+    return await whole_body(request), None
 
 
 class _Memory(bytearray):

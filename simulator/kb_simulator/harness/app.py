@@ -1,8 +1,8 @@
 """The aiohttp adapter: the contract's operations over the state, between them the journal and the faults.
 
-request ─▶ page ─▶ namespace ─▶ key ─▶ body ─▶ journal ─▶ faults ─▶ contract ─▶ state
-                                                   ▲          │
-                                                   └── answer ┘
+request ─▶ framing, page ─▶ namespace ─▶ key ─▶ body ─▶ journal ─▶ faults ─▶ contract ─▶ state
+                                                            ▲          │
+                                                            └── answer ┘
 
 A fault is an HTTP answer if HTTP can express it, or else bytes written directly to the socket.
 """
@@ -37,7 +37,7 @@ from kb_http.mount import (
     is_probe,
     problem_response,
 )
-from kb_http.requests import check_origin, check_unrepeated
+from kb_http.requests import check_framing, check_origin, check_unrepeated
 from kb_simulator.determinism import Clock, ClockMode
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
 from kb_simulator.harness import faults as f
@@ -69,6 +69,7 @@ def build_app(
     @web.middleware
     async def rim(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            check_framing(request)
             if not is_probe(request):
                 check_unrepeated(request.headers)
             if not namespaces.key_for(request.headers):

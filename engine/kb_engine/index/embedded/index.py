@@ -167,12 +167,9 @@ class EmbeddedIndex:
         """Held while a commit and its change become visible together."""
         self.latest = state, generation
         """The latest published state, and its generation of the base."""
+        self.state = state
+        """The state in `latest`."""
         self._analyser = Analyser()
-
-    @property
-    def state(self) -> State:
-        """The latest published state."""
-        return self.latest[0]
 
     def stage(self, changes: Changes, earlier: State | None = None) -> State:
         """Return the state after the changes, without publishing it; `earlier` is a state staged before it.
@@ -192,6 +189,7 @@ class EmbeddedIndex:
     def publish(self, staged: State, generation: int | None = None) -> None:
         """Make a staged state the latest; without a `generation` its contents are those of the latest."""
         self.latest = staged, self.latest[1] if generation is None else generation
+        self.state = staged
 
 
 # Parts are merged in the background: blocks in memory are written to a file, small segments are merged into

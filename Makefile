@@ -51,14 +51,14 @@ format: $(VENV)/.test ## let ruff put the code in order
 load: $(VENV)/.load ## a short load test, with a report in out/load
 	@$(BIN)/python -m kb_load.run $(FLAGS)
 
-# Without BENCH each runs for a second or two: their answers are checked, and their figures are none to publish.
+# Without BENCH each runs for a second, cold: their answers are checked, and their figures are none to publish.
 BENCH ?=
 bench: $(VENV)/.load ## benchmarks, for a second each; one with BENCH="hosts --seconds 5"
 ifeq ($(BENCH),)
-	$(BIN)/python -m bench hosts --rounds 1 --seconds 1
-	$(BIN)/python -m bench workers --rounds 1 --seconds 1
-	$(BIN)/python -m bench single --rounds 1 --seconds 1 --notes 20
-	$(BIN)/python -m bench uploads --rounds 1 --mib 32
+	$(BIN)/python -m bench hosts --rounds 1 --seconds 1 --warm 0
+	$(BIN)/python -m bench workers --rounds 1 --seconds 1 --warm 0
+	$(BIN)/python -m bench single --rounds 1 --seconds 1 --warm 0 --notes 20
+	$(BIN)/python -m bench uploads --rounds 1 --mib 8
 else
 	@$(BIN)/python -m bench $(BENCH)
 endif

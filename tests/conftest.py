@@ -6,6 +6,7 @@ import gc
 import os
 import re
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ GC_OBJECTS = 10_000
 
 PROCESS_MARK = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.process\b", re.MULTILINE)
 """The mark of a whole module."""
+MARK = "pytest.mark.process"
+TESTS = Path(__file__).parent
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,11 +62,24 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _can_have_process_tests(path: Path) -> bool:
+    """True if the file, or a `conftest.py` of its fixtures, names the mark."""
+    folders = [folder for folder in path.parents if TESTS in folder.parents]
+    return any(MARK in _text(each) for each in (path, *(folder / "conftest.py" for folder in folders)))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the import of files that only `make test-all` runs, a quarter of the time of collecting."""
-    if config.option.markexpr != "not process" or collection_path.suffix != ".py":
+    """Skip the import of files without tests of the mark that is asked for."""
+    if collection_path.suffix != ".py":
         return None
-    return PROCESS_MARK.search(collection_path.read_text(encoding="utf-8")) is not None or None
+    if config.option.markexpr == "not process":
+        return PROCESS_MARK.search(_text(collection_path)) is not None or None
+    return (config.option.markexpr == "process" and not _can_have_process_tests(collection_path)) or None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,6 +90,12 @@ def _small_reserve() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reserve, "RESERVE_BYTES", reserve.RESERVE_BYTES // RESERVE_DIVISOR)
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("process") and not _can_have_process_tests(item.path):
+        raise pytest.UsageError(f"{item.nodeid} has the mark `process`, which its file does not name")
 
 
 @pytest.hookimpl(trylast=True)

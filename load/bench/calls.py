@@ -69,7 +69,6 @@ TITLES = {
     "example-uvicorn": "the same on uvicorn",
 }
 _PAUSE_SECONDS = 0.02
-_WARM_SECONDS = 2
 _COUNTED = ("requests", "kb_search", "success")
 """Name of the counter of these benchmarks' calls in a worker."""
 
@@ -208,6 +207,7 @@ def run_hosts(
     *,
     rounds: Annotated[int, Option("number of rounds")] = 5,
     seconds: Annotated[int, Option("duration of a round, in seconds")] = 5,
+    warm: Annotated[int, Option("duration of the load before the first round, in seconds", low=0)] = 2,
     connections: Annotated[int, Option("number of busy connections")] = 32,
     hosts: tuple[str, ...] = HOSTS,
     note: Callable[[str], None] = print,
@@ -218,7 +218,7 @@ def run_hosts(
     def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[RunningServer]:
         return kb_serve(name, engine_url, folder) if name == "kb" else _contender(name, engine_url, folder)
 
-    measure(report, hosts, start, (FLAT_OUT,), CEILING, rounds, note)
+    measure(report, hosts, start, (FLAT_OUT,), CEILING, rounds, warm, note)
     return report
 
 
@@ -242,6 +242,7 @@ def run_workers(
     *,
     rounds: Annotated[int, Option("number of rounds")] = 7,
     seconds: Annotated[int, Option("duration of a round, in seconds")] = 2,
+    warm: Annotated[int, Option("duration of the load before the first round, in seconds", low=0)] = 2,
     connections: Annotated[int, Option("number of busy connections")] = 32,
     note: Callable[[str], None] = print,
 ) -> WorkersReport:
@@ -255,7 +256,7 @@ def run_workers(
         home = folder / name
         return kb_serve(name, engine_url, home, *name.split(), TMPDIR=str(home))
 
-    measure(report, WORKERS, start, (EQUALLY_BUSY, FLAT_OUT), WORKERS[0], rounds, note)
+    measure(report, WORKERS, start, (EQUALLY_BUSY, FLAT_OUT), WORKERS[0], rounds, warm, note)
     return report
 
 
@@ -266,6 +267,7 @@ def measure(
     manners: Sequence[str],
     yardstick: str,
     rounds: int,
+    warm: int,
     note: Callable[[str], None],
 ) -> None:
     """Start all `names`, check their responses, warm them up, and measure them in turns, into `report`.
@@ -280,9 +282,9 @@ def measure(
         standing = {name: stack.enter_context(start(name, url, Path(folder))) for name in names}
         lengths = {(name, era): check(standing[name], era) for name in names for era in ERAS}
         note(f"answers of {', '.join(names)} checked at {' and '.join(ERAS)}")
-        for name, era in product(names, ERAS):
+        for name, era in product(names, ERAS) if warm else ():
             server = standing[name]
-            generate(server.port, server.message(era), connections=report.connections, seconds=_WARM_SECONDS)
+            generate(server.port, server.message(era), connections=report.connections, seconds=warm)
         for number in range(1, rounds + 1):
             for era, manner in product(ERAS, manners):
                 for name in rotate(names, number):
@@ -335,6 +337,7 @@ def run_single(
     *,
     rounds: Annotated[int, Option("number of rounds")] = 7,
     seconds: Annotated[int, Option("duration of a round, in seconds")] = 2,
+    warm: Annotated[int, Option("duration of the load before the first round, in seconds", low=0)] = 2,
     connections: Annotated[int, Option("number of busy connections")] = 8,
     notes: Annotated[int, Option("number of notes in the searched base", high=100_000)] = 300,
     note: Callable[[str], None] = print,
@@ -354,7 +357,7 @@ def run_single(
             add_notes(f"http://{LOOPBACK}:{engine_port}", notes)
             yield RunningServer(process, port, counts=True, call=NOTES_CALL, home=home)
 
-    measure(report, UP, start, (FLAT_OUT,), UP[0], rounds, note)
+    measure(report, UP, start, (FLAT_OUT,), UP[0], rounds, warm, note)
     return report
 
 

@@ -105,7 +105,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder), mib) as hosts:
         for number in range(rounds + 1):
             order = rotate(hosts, number)
-            for size in (small_mib, mib):
+            for size in sorted({min(small_mib, mib), mib}):
                 for way in ("chunked", "direct"):
                     for host in (*order, *reversed(order)):
                         each = _measured(host, way, size, number)

@@ -60,9 +60,9 @@ def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str
     before = documents_of(stack)
     seed = 17 if mode == "legacy" else 26
     file = tmp_path / f"{mode}.pdf"
-    file.write_bytes(large_pdf(20, filler_bytes=5 * MEBIBYTE, seed=seed))
+    file.write_bytes(large_pdf(20, filler_bytes=5 * MEBIBYTE, seed=seed, lines=5))
     curl_file = tmp_path / f"curl-{mode}.pdf"
-    curl_file.write_bytes(large_pdf(3, filler_bytes=2 * MEBIBYTE, seed=seed + 1))
+    curl_file.write_bytes(large_pdf(3, filler_bytes=2 * MEBIBYTE, seed=seed + 1, lines=5))
     output = run(
         stack,
         [

@@ -303,8 +303,7 @@ async def test_strange_replies_change_nothing(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-@pytest.mark.parametrize("reply", ["accept", "decline"])
+@pytest.mark.parametrize(("mode", "reply"), [("legacy", "decline"), ("auto", "accept")])
 async def test_a_person_is_asked_over_stdio(
     engine: SimulatedEngine, tmp_path: Path, mode: Any, reply: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""The toolset `knowledge` as started by `kb up` in front of the real engine, and by `kb stdio`."""
+"""The toolset `knowledge` as started by `kb up` in front of the real engine."""
 
 from __future__ import annotations
 
@@ -36,19 +36,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FLAGS = {"two processes": (), "one process": ("--single",)}
-two_processes = pytest.mark.parametrize("stack", ["two processes"], indirect=True, scope="module")
-"""For tests of the engine's work on a file, which is the same in both process layouts."""
-
-
-@pytest.fixture(scope="module", params=FLAGS)
-def stack(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, files: Path
-) -> Iterator[Stack]:
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Stack]:
     """Engine and server with this toolset alone."""
     home = tmp_path_factory.mktemp("home")
     settings = {"KB_TOOLSETS": "knowledge", "KB_EMBEDDER": "hash", "KB_FILE_ROOTS": str(files)}
-    with running_stack(home, *FLAGS[request.param], **settings) as running:
+    with running_stack(home, **settings) as running:
         yield running
 
 
@@ -140,7 +133,6 @@ def test_documents_live_and_go_on_the_real_engine(caller: Caller, files: Path) -
 
 
 @pytest.mark.requirement("N10", "N13", "N44")
-@two_processes
 @pytest.mark.parametrize("form", STONES)
 def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, form: str) -> None:
     path = files / f"stones.{form}"
@@ -156,22 +148,11 @@ def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, fo
     caller.ok("knowledge-remove", document_id=added["document_id"], confirm=True)
 
 
-@pytest.mark.parametrize("stack", ["one process"], indirect=True, scope="module")
-def test_a_single_process_reads_a_picture(caller: Caller, files: Path) -> None:
-    (files / "picture.png").write_bytes(picture("PNG"))
-    added = add(caller, files / "picture.png")
-    assert added["processing_method"] == "image_analysis"
-    found = caller.ok("knowledge-search", query="zircon feldspar")
-    assert [result["document_id"] for result in found["results"]] == [added["document_id"]]
-    caller.ok("knowledge-remove", document_id=added["document_id"], confirm=True)
-
-
 @pytest.mark.requirement("N8", "N13", "N74", "N87")
-@two_processes
 async def test_a_scan_is_read_page_by_page_by_the_real_engine(
     stack: Stack, caller: Caller, files: Path
 ) -> None:
-    lines = [[f"Line {line} of the {stone} page" for line in range(20)] for stone in ("granite", "zircon")]
+    lines = [[f"Line {line} of the {stone} page" for line in range(8)] for stone in ("granite", "zircon")]
     (files / "scan.pdf").write_bytes(pdf_of_sheets([scan(page) for page in lines]))
     told: list[tuple[float, str | None]] = []
 
@@ -214,6 +195,3 @@ def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, fi
     finished = request("tools/cancel", {"taskId": task["task_id"]})
     answer = caller.send(finished).json()
     assert answer["error"]["data"]["error_type"] == "task_finished"
-
-
-# --- stdio ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from kb_contracts.api import operations as ops
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.port import FileSource
 from tests.conformance import node
-from tests.support.browser import CHROMIUM, Browser, opened
+from tests.support.browser import CHROMIUM, Browser, chromium, opened
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.stack import ROOT, Stack, running_stack
 
@@ -35,14 +35,21 @@ PICTURES = os.environ.get("KB_PICTURES")
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     home = tmp_path_factory.mktemp("pages")
-    with running_stack(home, KB_MCP_API_KEY=KEY, KB_TOOLSETS="kb") as stack:
+    embedder = {} if PICTURES else {"KB_EMBEDDER": "hash"}
+    with running_stack(home, KB_MCP_API_KEY=KEY, KB_TOOLSETS="kb", **embedder) as stack:
         yield stack
 
 
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
+
+
 @pytest.fixture
-async def browser(stack: Stack, tmp_path: Path) -> AsyncIterator[Browser]:
+async def browser(stack: Stack, chrome: str) -> AsyncIterator[Browser]:
     """A tab on the first page, logged in."""
-    async with opened(tmp_path) as browser:
+    async with opened(chrome) as browser:
         await browser.look()
         await browser.open(f"{stack.server_url}/")
         await browser.fill("[name=key]", KEY)
@@ -86,8 +93,8 @@ def test_pages_are_complete_without_scripts(stack: Stack) -> None:
             assert "</main>" in http.get(path).raise_for_status().text
 
 
-async def test_a_person_logs_in_and_out(stack: Stack, tmp_path: Path) -> None:
-    async with opened(tmp_path) as browser:
+async def test_a_person_logs_in_and_out(stack: Stack, chrome: str) -> None:
+    async with opened(chrome) as browser:
         await browser.open(f"{stack.server_url}/jobs")
         assert "Log in" in await browser.text()
         await browser.fill("[name=key]", "wrong")
@@ -146,7 +153,7 @@ async def test_a_note_is_written_found_edited_and_removed(stack: Stack, browser:
     await browser.fill("[name=text]", f"Marmalade keeps for a year.\n{EVIL}")
     await browser.fill("[name=title]", EVIL)
     await browser.press("main form button")
-    await browser.until("document.querySelector('#live').innerText.includes('completed')")
+    await browser.until("!!document.querySelector('#live tbody tr:first-child a')")
     await browser.open(f"{stack.server_url}/?q=how+long+does+marmalade+keep")
     await browser.until("document.querySelector('mark')?.innerText === 'Marmalade'")
     assert await browser.value("document.querySelectorAll('img').length") == 0

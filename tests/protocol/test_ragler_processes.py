@@ -19,7 +19,6 @@ from mcp import Client, StdioServerParameters
 
 from kb_load.processes import clean_environment, free_port
 from tests.protocol.conftest import Start, stdio_environment
-from tests.protocol.test_official_client import MODES, Mode
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize, modern
@@ -280,9 +279,8 @@ def test_the_four_families_count_what_happened(
 
 
 @pytest.mark.requirement("R31", "R32", "R33", "R34")
-@pytest.mark.parametrize("mode", MODES)
 async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
-    stack: Stack, tmp_path: Path, mode: Mode
+    stack: Stack, tmp_path: Path
 ) -> None:
     """With its environment as a client fills it in; the backend is the stack's engine, not port 3000."""
     told = json.loads((ROOT / "deploy" / "ragler" / ".mcp.json").read_text("utf-8"))
@@ -295,7 +293,7 @@ async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
     parameters = StdioServerParameters(
         command=server["command"], args=server["args"], env=environment, cwd=str(tmp_path)
     )
-    async with Client(parameters, mode=mode, read_timeout_seconds=ANSWER_SECONDS) as session:
+    async with Client(parameters, read_timeout_seconds=ANSWER_SECONDS) as session:
         if session.server_info is not None:  # without a handshake the client does not ask for it
             assert session.server_info.name == told["name"]
             assert session.server_info.version == told["version"]

@@ -35,14 +35,14 @@ def notes(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def connected(folder: Path, *arguments: str, mode: str = "auto") -> AsyncIterator[Client]:
+async def connected(folder: Path, *arguments: str) -> AsyncIterator[Client]:
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile", *arguments],
         cwd=folder,
     )
     with Path(os.devnull).open("w") as log:  # noqa: ASYNC230 - it blocks on nothing
-        async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
+        async with Client(stdio_client(parameters, errlog=log)) as client:
             yield client
 
 
@@ -74,9 +74,8 @@ def processor_seconds() -> float:
 
 
 @pytest.mark.requirement("F25", "F28", "F40", "F49")
-@pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
-async def test_the_official_client_finds_and_calls_both_tools(notes: Path, mode: str) -> None:
-    async with connected(notes.parent, "--file", str(notes), "--description", "Sizes", mode=mode) as client:
+async def test_the_official_client_finds_and_calls_both_tools(notes: Path) -> None:
+    async with connected(notes.parent, "--file", str(notes), "--description", "Sizes") as client:
         listed = await client.list_tools()
         info = await client.call_tool("get_kb_info", {})
         content = await client.call_tool("get_kb_content", {})
@@ -133,13 +132,10 @@ def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("F40")
-def test_the_file_is_named_by_variable_or_by_a_file_of_settings(notes: Path) -> None:
-    ask = (FIRST, INITIALIZED, call("get_kb_content", 1))
-    by_variable, _ = conversation(notes.parent, *ask, KB_TEXT_FILE=str(notes))
+def test_the_file_is_named_by_a_file_of_settings(notes: Path) -> None:
     (notes.parent / "kb.toml").write_text(f'KB_TEXT_FILE = "{notes}"\nKB_TEXT_DESCRIPTION = "Sizes"\n')
-    by_file, _ = conversation(notes.parent, *ask)
-    assert by_variable[1] == by_file[1]
-    assert by_file[1]["result"]["structuredContent"]["content"] == TEXT
+    messages, _ = conversation(notes.parent, FIRST, INITIALIZED, call("get_kb_content", 1))
+    assert messages[1]["result"]["structuredContent"]["content"] == TEXT
 
 
 @pytest.mark.requirement("F18", "F24", "F33")

@@ -30,10 +30,14 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """`kb up` whose server has two workers."""
+    """`kb up` whose server has two workers; interrupted, all end in order."""
     home: Path = tmp_path_factory.mktemp("workers")
     with running_stack(home, KB_EMBEDDER="hash", KB_WORKERS="2", LOG_LEVEL="warn") as running:
         yield running
+        children = psutil.Process(running.process.pid).children(recursive=True)
+        running.process.popen.send_signal(signal.SIGINT)
+        assert running.process.popen.wait(START_SECONDS) == Exit.OK
+        assert not psutil.wait_procs(children, timeout=START_SECONDS)[1]
 
 
 @pytest.fixture
@@ -128,22 +132,6 @@ def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
         arrived = ask(client, "kb_upload_chunk", upload_id=started["upload_id"], chunk_index=0, data=data)
         assert arrived["complete"]
         assert counted(client, "kb_upload_start") == count
-
-
-def test_interrupted_all_end_in_order(tmp_path: Path) -> None:
-    port = free_port()
-    process = Process.start(
-        *("-m", "kb_cli.main", "serve", "--workers", "2", "--port", str(port), "--home", str(tmp_path)),
-        LOG_LEVEL="info",
-    )
-    try:
-        eventually(process.output, lambda said: '"workers":2' in said, what="listening")
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.popen.send_signal(signal.SIGINT)
-        assert process.popen.wait(START_SECONDS) == Exit.OK
-        assert not psutil.wait_procs(children, timeout=START_SECONDS)[1]
-    finally:
-        process.stop()
 
 
 def test_a_taken_port_is_reported_once_for_all_workers() -> None:

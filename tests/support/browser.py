@@ -11,13 +11,16 @@ import base64
 import itertools
 import json
 import shutil
-from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from kb_load.processes import Leash
+from tests.support.eventually import eventually
 
 CHROMIUM = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
 
@@ -109,37 +112,41 @@ class Browser:
         return base64.b64decode((await self.send("Page.captureScreenshot", format="png"))["data"])
 
 
-@asynccontextmanager
-async def opened(folder: Path, url: str = _NEVER_LOADED) -> AsyncIterator[Browser]:
-    """Yield a tab at `url`. The browser keeps its profile in `folder` and ends with the block."""
+@contextmanager
+def chromium(folder: Path) -> Iterator[str]:
+    """Yield the WebSocket URL of a browser that ends with the block; it keeps its files in `folder`."""
     assert CHROMIUM is not None
     command = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-        "--hide-scrollbars", "--remote-debugging-port=0", f"--user-data-dir={folder}", url,
+        "--hide-scrollbars", "--remote-debugging-port=0", f"--user-data-dir={folder}", _NEVER_LOADED,
     ]  # fmt: skip
-    process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
+    written = folder / "DevToolsActivePort"
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    leash = Leash(process.pid, "KILL")
     try:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(await _tab(session, folder), max_msg_size=0) as socket,
-        ):
-            browser = Browser(socket)
-            await browser.send("Log.enable")
-            yield browser
+        lines = eventually(
+            lambda: written.read_text().splitlines() if written.exists() else [],
+            lambda read: len(read) > 1,
+            what="the browser's address",
+        )
+        yield f"ws://127.0.0.1:{lines[0]}{lines[1]}"
     finally:
         process.terminate()
-        await process.wait()
+        process.wait()
+        leash.release()
 
 
-async def _tab(session: aiohttp.ClientSession, folder: Path) -> str:
-    """Return the WebSocket URL of the tab, once the browser has written its port to a file."""
-    for _ in range(_LOOKS):
-        written = folder / "DevToolsActivePort"
-        lines = written.read_text().splitlines() if written.exists() else []
-        if len(lines) > 1:
-            async with session.get(f"http://127.0.0.1:{lines[0]}/json/list") as response:
-                pages = [each for each in await response.json() if each["type"] == "page"]
-            if pages:
-                return str(pages[0]["webSocketDebuggerUrl"])
-        await asyncio.sleep(_PAUSE_SECONDS)
-    raise AssertionError("the browser does not start")
+@asynccontextmanager
+async def opened(browser: str) -> AsyncIterator[Browser]:
+    """Yield a tab of a browser. Its profile, with cookies and cache, is its own and ends with the block."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(browser) as socket:
+        whole = Browser(socket)
+        made = await whole.send("Target.createBrowserContext", disposeOnDetach=True)
+        made |= await whole.send(
+            "Target.createTarget", url=_NEVER_LOADED, browserContextId=made["browserContextId"]
+        )
+        address = f"{browser.partition('/devtools/')[0]}/devtools/page/{made['targetId']}"
+        async with session.ws_connect(address, max_msg_size=0) as page:
+            tab = Browser(page)
+            await tab.send("Log.enable")
+            yield tab

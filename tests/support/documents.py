@@ -64,16 +64,16 @@ def sentence_of_page(number: int, seed: int = 7) -> str:
     return f"The {faker.word()} of {faker.city()} was entered as item {number} and {weighed}."
 
 
-def large_pdf(pages: int, *, filler_bytes: int = 0, seed: int = 7) -> bytes:
+def large_pdf(pages: int, *, filler_bytes: int = 0, seed: int = 7, lines: int | None = None) -> bytes:
     """A valid PDF 1.4 of `pages` pages of varied English text; each starts with its known sentence.
 
     `filler_bytes` adds a stream of that many incompressible bytes that no page shows, for a larger file
-    without more text. `sentence_of_page(n, seed)` is on page n only.
+    without more text. `lines` bounds the text of a page. `sentence_of_page(n, seed)` is on page n only.
     """
     if pages < 1:
         raise ValueError(f"a PDF has at least one page, got {pages}")
     texts = [
-        [sentence_of_page(number, seed), "", *text_of_page(number, seed=seed)]
+        [sentence_of_page(number, seed), "", *text_of_page(number, seed=seed)[:lines]]
         for number in range(1, pages + 1)
     ]
     return pdf_of(texts, filler=random.Random(seed).randbytes(filler_bytes))

@@ -55,6 +55,7 @@ RELEASE = "writes to the repository or its remote, wants an index, or runs every
 LONG = "loads a machine for minutes; .ci/run has a short load test"
 POSTGRES = "wants PostgreSQL and its tools; tests/unit/cli/test_migrate.py has kb migrate between both stores"
 VERIFIED = "takes minutes: tests/contract/test_suite.py, and test_verify_command.py for the report"
+QUICK = "tests/contract/test_verify_command.py runs it"
 INTERNET = "wants the internet: tests/unit/cli/test_web.py"
 QDRANT = "wants a server of Qdrant"
 WHEEL = "tests/protocol/test_hosting_wheel.py builds it, and hosts with it"
@@ -64,7 +65,11 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "CONTRIBUTING.md": dict.fromkeys(
         ["make run", "make test", "make test-all", ".ci/run", ".ci/run --all"], EVERYTHING
     ),
-    "README.md": {"make run": STARTED, "make test": EVERYTHING},
+    "README.md": {
+        "make run": STARTED,
+        "make test": EVERYTHING,
+        ".venv/bin/kb verify http://127.0.0.1:8900 --quick": QUICK,
+    },
     "docs/access.md": {
         "claude mcp add --transport http kb https://kb.example.org/mcp "
         '--header "Authorization: Bearer TOKEN"': CLIENT,
@@ -215,6 +220,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
         ["export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318", "kb engine & kb serve"],
         "wants a collector: tests/protocol/test_tracing.py has one",
     ),
-    "docs/verification.md": {"kb verify http://127.0.0.1:8900 --report out/verification": VERIFIED},
+    "docs/verification.md": {
+        "kb verify http://127.0.0.1:8900 --quick": QUICK,
+        "kb verify http://127.0.0.1:8900 --report out/verification": VERIFIED,
+    },
 }
 """By page: commands that no test runs as written, each with the reason."""

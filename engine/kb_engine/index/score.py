@@ -95,7 +95,7 @@ class Formula:
         """Return the words' part of each chunk, between 0 and 1."""
         return bm25 / (bm25 + self.saturation)
 
-    def bm25_beside(self, cosine: float, score: float) -> float:
+    def bm25_needed(self, cosine: float, score: float) -> float:
         """Return the BM25 that a chunk with this cosine needs for a score: 0 if the cosine alone suffices,
         infinite if no BM25 does.
         """

@@ -297,12 +297,21 @@ class Allowed:
                 raise InterruptedError
 
 
-@pytest.mark.process
+MANY = 1_000
+"""Documents, enough that a process is killed before it has copied them all."""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base that no test changes."""
+    source = tmp_path_factory.mktemp("large") / "source/kb.db"
+    asyncio.run(_filled(source, MANY))
+    return source
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, kind: str) -> None:
-    source, target = tmp_path / "source/kb.db", asyncio.run(_places(tmp_path, kind))
-    notes = 2_000
-    asyncio.run(_filled(source, notes))
+def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, large: Path, kind: str) -> None:
+    source, target, notes = large, asyncio.run(_places(tmp_path, kind)), MANY
     command = [sys.executable, "-P", "-m", "kb_cli.main", "migrate", store_of(source), store_of(target)]
     for _ in range(3):
         before = count(target)

@@ -38,19 +38,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """`kb up`, shared by tests that leave it running; its exit status is checked at the end."""
     with started(tmp_path_factory.mktemp("home")) as running:
         yield running
+        left = psutil.Process(running.process.pid).children(recursive=True)
         assert running.process.stop() == 0
+        assert not any(child.is_running() for child in left)
 
 
 @pytest.fixture
 def own_stack(tmp_path: Path) -> Iterator[Stack]:
     with started(tmp_path / "home") as running:
-        yield running
-
-
-@pytest.fixture(params=[(), ("--single",)], ids=["two processes", "one process"])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
-    """`kb up` in two processes and in one."""
-    with started(tmp_path / "home", *request.param) as running:
         yield running
 
 
@@ -78,12 +73,16 @@ def command(
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("flags", "number"), [((), signal.SIGINT), (("--single",), signal.SIGTERM)])
 def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
-    either: Stack, number: signal.Signals
+    tmp_path: Path, flags: tuple[str, ...], number: signal.Signals
 ) -> None:
     """The endpoint, the data folder, and the line for Claude Code with the header but not the key."""
-    stack = either
+    with started(tmp_path / "home", *flags) as stack:
+        says_where_it_is_and_ends(stack, number)
+
+
+def says_where_it_is_and_ends(stack: Stack, number: signal.Signals) -> None:
     shown = stack.process.output()
     assert f"endpoint     {stack.mcp_url}\n" in shown
     assert f"pages        {stack.server_url}/\n" in shown

@@ -37,6 +37,9 @@ def test_a_missing_extra_is_named_in_one_line(pytester: pytest.Pytester) -> None
 
 
 def test_server_and_client_stand_in_front_of_the_tests_own_engine(pytester: pytest.Pytester) -> None:
+    """And the examples of the documentation pass."""
+    examples = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    pytester.makepyfile(test_examples="\n".join(examples))
     result = run(
         pytester,
         """
@@ -70,7 +73,7 @@ def test_a_hang_is_given_up(mcp_client, faults):
     assert mcp_client.ok("kb_status")
 """,
     )
-    result.assert_outcomes(passed=5)
+    result.assert_outcomes(passed=5 + 4)
 
 
 def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -> None:
@@ -85,8 +88,3 @@ def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -
             "#1 GET /api/v1/status -> 200",
         ]
     )
-
-
-def test_the_examples_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
-    examples = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    run(pytester, "\n".join(examples)).assert_outcomes(passed=4)

@@ -7,7 +7,7 @@ no lock and is always consistent; a change creates a new state, which shares the
 A change is staged inside the store's transaction (memory is allocated, or the transaction fails) and
 published after the commit. A reader takes the latest state with its generation, and a snapshot of the
 base. If that has another generation, a commit is being published: the reader takes both again under `guard`.
-So both have the same contents, and no reader waits while a commit is synced to the disk.
+So both have the same contents, and a reader hardly ever waits while a commit is synced to the disk.
 """
 
 from __future__ import annotations
@@ -76,19 +76,14 @@ class Part:
         """The rows that are no longer alive."""
         return np.flatnonzero(~self.alive if self.alive is not None else ()).astype(np.uint32)
 
-    def rows_of(self, documents: Ids) -> Mask:
-        """Return a mask of the rows of these documents, alive or not."""
-        return np.repeat(np.isin(self.block.document_ids, documents), self.block.document_rows)
-
-    def allowed(self, documents: Ids | None) -> Mask | None:
-        """Return a mask of the living rows, restricted to these documents if given; None for all rows."""
-        if documents is None or (rows := self.rows_of(documents)).all():
+    def among(self, rows: Mask) -> Mask | None:
+        """Return a mask of these rows as far as they are alive; None for all rows."""
+        if rows.all():
             return self.alive
         return rows if self.alive is None else rows & self.alive
 
-    def without(self, documents: Ids) -> Part:
-        """Return this part after the removal of these documents."""
-        gone = self.rows_of(documents)
+    def without(self, gone: Mask) -> Part:
+        """Return this part after the removal of these rows."""
         if self.alive is not None:
             gone &= self.alive
         if not gone.any():
@@ -109,6 +104,24 @@ class State:
         """Number of living chunks."""
         return sum(part.size for part in self.parts)
 
+    def rows_of(self, documents: Ids) -> list[Mask]:
+        """Return for each part a mask of the rows of these documents, alive or not."""
+        ids = [np.empty(0, np.int64), *(part.block.document_ids for part in self.parts)]
+        # One call for all parts: for few ids it takes nearly as long as for many.
+        _, *found = np.split(np.isin(np.concatenate(ids), documents), np.cumsum(list(map(len, ids)))[:-1])
+        return [
+            np.repeat(of_part, part.block.document_rows)
+            for of_part, part in zip(found, self.parts, strict=True)
+        ]
+
+    def allowed(self, documents: Ids | None) -> list[Mask | None]:
+        """Return for each part a mask of the living rows, restricted to these documents if given; None for
+        all rows.
+        """
+        if documents is None:
+            return [part.alive for part in self.parts]
+        return [part.among(rows) for part, rows in zip(self.parts, self.rows_of(documents), strict=True)]
+
     def finds(self, wording: Wording) -> bool:
         """True if the order of all words is known, and comparing them takes less than about half a second."""
         known = all(part.block.order is not None for part in self.parts)
@@ -116,8 +129,10 @@ class State:
 
     def without(self, documents: Iterable[int]) -> State:
         """Return this state after the removal of these documents."""
-        gone = np.fromiter(documents, np.int64)
-        return replace(self, parts=tuple(part.without(gone) for part in self.parts))
+        rows = self.rows_of(np.fromiter(documents, np.int64))
+        return replace(
+            self, parts=tuple(part.without(gone) for part, gone in zip(self.parts, rows, strict=True))
+        )
 
     def with_added(self, batch: Batch, analyser: Analyser) -> State:
         """Return this state with new chunks. They are appended to the tail, after the rows of this state.
@@ -145,13 +160,13 @@ class State:
 
 
 class EmbeddedIndex:
-    """The latest state, and the creation of the next one. `dimensions` 0: taken from the first vectors."""
+    """The latest state, and the creation of the next one. `generation` is that of the base."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, generation: int = 0) -> None:
         self.guard = threading.Lock()
         """Held while a commit and its change become visible together."""
-        self.latest: tuple[State, int | None] = state, None
-        """The latest published state, and its generation of the base, if that is known."""
+        self.latest = state, generation
+        """The latest published state, and its generation of the base."""
         self._analyser = Analyser()
 
     @property
@@ -175,8 +190,8 @@ class EmbeddedIndex:
         return state
 
     def publish(self, staged: State, generation: int | None = None) -> None:
-        """Make a staged state the latest."""
-        self.latest = staged, generation
+        """Make a staged state the latest; without a `generation` its contents are those of the latest."""
+        self.latest = staged, self.latest[1] if generation is None else generation
 
 
 # Parts are merged in the background: blocks in memory are written to a file, small segments are merged into

@@ -225,11 +225,11 @@ class Postings:
                 if not isinstance(targets, slice):
                     lists.append(impacts, factor, targets)
                     continue
-                lists.add()
+                lists.flush()
                 impacts /= norms[targets] + impacts
                 impacts *= factor
                 scores[targets] += impacts
-        lists.add()
+        lists.flush()
 
     def holding(self, terms: Terms) -> Mask:
         held = np.zeros(len(self.lengths), np.bool_)
@@ -276,8 +276,9 @@ class Postings:
 
     def _norms(self, average: float, dtype: np.dtype[Any], chosen: _Chosen | None) -> Floats:
         """Return the norms of the chosen rows (None: all, which are kept for the next search)."""
-        if chosen is None and self._kept_norms[:2] == (average, dtype):
-            return self._kept_norms[2]
+        of_average, of_dtype, kept = self._kept_norms  # at once: another thread may replace them
+        if chosen is None and (of_average, of_dtype) == (average, dtype):
+            return kept
         lengths = self.lengths if chosen is None else self.lengths[chosen.rows]
         norms: Floats = np.multiply(lengths, K1 * B / average, dtype=dtype)
         norms += K1 * (1 - B)
@@ -358,9 +359,9 @@ class _Lists:
         self._waiting.append((frequencies, factor, rows))
         self._size += len(rows)
         if self._size >= TOGETHER:
-            self.add()
+            self.flush()
 
-    def add(self) -> None:
+    def flush(self) -> None:
         if not self._waiting:
             return
         of_each, factors, rows_of_each = zip(*self._waiting, strict=True)
@@ -473,8 +474,8 @@ class RecentWords:
 
 
 class _Sorted(NamedTuple):
-    """Postings of the rows before `beyond`: in ascending order, term in the upper half and row in the lower
-    half of a number; and the frequency of each.
+    """Postings of adjacent rows, the last before `beyond`: in ascending order, term in the upper half and row
+    in the lower half of a number; and the frequency of each.
     """
 
     beyond: int
@@ -555,8 +556,7 @@ class RecentView:
             known = {
                 text: number for text in terms.texts if (number := self._words.numbers.get(text)) is not None
             }
-            numbers = sorted(known.values())
-            wanted = np.array(numbers, np.uint64)
+            wanted = np.array(sorted(known.values()), np.uint64)
             parts = [part.of(wanted) for part in self._words.sorted(self._size)]
             places, frequencies = _in_order(parts)
             rows = places.astype(np.uint32)  # the lower half
@@ -565,8 +565,7 @@ class RecentView:
                 places, rows, frequencies = places[inside], rows[inside], frequencies[inside]
             _, counts = _bounds(places, wanted)
             # Some may occur only in rows beyond this view.
-            occurring = [number for number, count in zip(numbers, counts.tolist(), strict=True) if count]
-            lists = {number: place for place, number in enumerate(occurring)}
+            lists = {number: place for place, number in enumerate(wanted[counts > 0].tolist())}
             no_keys = np.empty(0, KEY_TYPE)
             found = in_memory(no_keys, counts[counts > 0], rows, frequencies, self.lengths)
             terms.recent[self] = found

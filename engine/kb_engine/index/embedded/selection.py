@@ -96,9 +96,8 @@ class Lookup:
     ) -> None:
         self.state = state
         self._words = words
-        self._readable = readable
-        allowed = [part.allowed(documents) for part in state.parts]
-        self._counted = allowed if readable is documents else None
+        allowed = state.allowed(documents)
+        self._counted = allowed if readable is documents or not words else state.allowed(readable)
         conditions = [[_holding(terms, part.block) for part in state.parts] for terms in map(Terms, required)]
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
@@ -129,10 +128,8 @@ class Lookup:
     @cached_property
     def scores(self) -> WordScores:
         """The BM25 of all rows of each part. If few rows pass the filters, the remaining rows have 0."""
-        counted = self._counted
-        if counted is None:
-            counted = [part.allowed(self._readable) for part in self.state.parts]
-        return _word_scores(self.state, self._words, [each.allowed for each in self._segments], counted)
+        allowed = [each.allowed for each in self._segments]
+        return _word_scores(self.state, self._words, allowed, self._counted)
 
     def best(
         self,
@@ -382,24 +379,29 @@ class _Search:
 
     def look_at(self, scanned: Scanned) -> None:
         """Process a block of a segment."""
-        number, rows, cosines, error = scanned
-        if not len(cosines):
-            return
+        number, rows, cosines, error, allowed = scanned
         segment, formula = self._segments[number], self._formula
         bm25 = None if self._bm25 is None else self._bm25[number][rows]
+        if bm25 is not None and allowed is not None:
+            bm25 = bm25 * allowed  # like rows without a word, which are no results without vectors
+        near = None if self._vector is None else allowed
         if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
             self._total += int(np.count_nonzero(bm25 > 0))
         # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
         cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
-        beside = formula.bm25_beside(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
-        if self._vector is not None and cosine > 0 and beside > 0:
+        needed = formula.bm25_needed(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
+        if self._vector is not None and cosine > 0 and needed > 0:
             is_near = cosines >= cosine
-            if bm25 is not None and beside < math.inf:
-                is_near |= bm25 >= beside
-            if np.count_nonzero(is_near) * 2 < len(is_near):
-                near = is_near.nonzero()[0]
-                rows, cosines = _at(rows, near), cosines[near]
-                bm25 = None if bm25 is None else bm25[near]
+            if bm25 is not None and needed < math.inf:
+                is_near |= bm25 >= needed
+            if near is not None:
+                near = near & is_near
+            elif np.count_nonzero(is_near) * 2 < len(is_near):
+                near = is_near
+        if near is not None:
+            places = near.nonzero()[0]
+            rows, cosines = _at(rows, places), cosines[places]
+            bm25 = None if bm25 is None else bm25[places]
         words = None if bm25 is None else formula.words(bm25)
         scores = formula.scores(None if self._vector is None else cosines, words)
         self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
@@ -461,7 +463,7 @@ class _Search:
         self, scanned: Scanned, scores: Floats32, bm25: Floats32 | None, words: Floats32 | None
     ) -> None:
         """Count certain matches, besides those by a word alone, and collect possible ones."""
-        number, rows, cosines, error = scanned
+        number, rows, cosines, error, _ = scanned
         query, formula = self._query, self._formula
         if query.min_score == 0:
             if self._vector is None:

@@ -41,7 +41,15 @@ from kb_engine.store.port import (
     bound_embedder,
     check_shape,
 )
-from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
+from kb_engine.store.sqlite.connection import (
+    VECTOR_TYPE,
+    SqliteRead,
+    connect,
+    rows,
+    set_meta,
+    transaction,
+    value,
+)
 from kb_engine.store.sqlite.schema import is_unfinished, migrate, set_embedder, stored_embedder
 from kb_engine.store.sqlite.segments import language_in, open_index
 
@@ -122,7 +130,8 @@ def prepare(
             )
             most = bounds.originals_bytes or stored_bytes
             bounds = replace(bounds, originals=stored_bytes > 0, originals_bytes=most)
-        return EmbeddedIndex(open_index(db, path, bound.dimensions)), bound, bounds
+        state = open_index(db, path, bound.dimensions)
+        return EmbeddedIndex(state, value(db, SqliteRead.generation)), bound, bounds
 
 
 def filled_by(path: Path) -> EmbedderIdentity:

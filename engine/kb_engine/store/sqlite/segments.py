@@ -327,7 +327,7 @@ class Upkeep:
             db.executemany("UPDATE documents SET language = ? WHERE id = ? AND language IS NULL", found)
             with self._index.guard:
                 db.execute("COMMIT")
-                self._index.publish(following, self._index.latest[1])
+                self._index.publish(following)
         except BaseException:
             roll_back(db)
             raise

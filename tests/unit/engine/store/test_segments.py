@@ -23,7 +23,15 @@ from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import segments
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
-from tests.support.stores import Base, all_documents, direct, left_by_a_crash, meaning, opened
+from tests.support.stores import (
+    DIMENSIONS,
+    Base,
+    all_documents,
+    direct,
+    left_by_a_crash,
+    meaning,
+    opened,
+)
 
 WORDS = ["apple", "pear", "plum", "fig"]
 
@@ -120,11 +128,12 @@ class NoticedLock:
 
 async def test_a_search_waits_for_a_commit_only_if_it_sees_its_change(tmp_path: Path) -> None:
     async with opened(tmp_path / "kb.db") as base:
-        index = base.store._index
         await notes(base, 0, 1)
-        earlier = index.latest
+        earlier = base.store._index.latest
         await notes(base, 1, 1)
         await tidied(base)
+    async with opened(tmp_path / "kb.db") as base:
+        index = base.store._index
         latest, index.guard = index.latest, NoticedLock()
         with index.guard:  # as a commit does while it is synced
             found = await asyncio.wait_for(base.find("apple pear", top=9), ANSWER_SECONDS)
@@ -314,15 +323,17 @@ async def test_a_failed_upkeep_is_reported_and_done_later(
         assert await answers(base) == found
 
 
-async def test_a_damaged_vector_is_left_out(filled: Filled) -> None:
+@pytest.mark.parametrize("length", [4, 8 * DIMENSIONS])
+async def test_a_damaged_vector_is_left_out(filled: Filled, length: int) -> None:
+    """One of twice the length does not stand in for a missing one either."""
     path, before = filled
     with direct(path) as db:
-        db.execute(
-            "UPDATE vectors SET vector = x'00112233' WHERE chunk_id = (SELECT min(chunk_id) FROM vectors)"
-        )
+        first, second = (chunk_id for (chunk_id,) in db.execute("SELECT id FROM chunks ORDER BY id LIMIT 2"))
+        db.execute("UPDATE vectors SET vector = zeroblob(?) WHERE chunk_id = ?", (length, first))
+        db.execute("DELETE FROM vectors WHERE chunk_id = ?", (second,))
     async with opened(path) as base:
         assert set(await answers(base)) < set(before)
-        assert await base.store.lost_vectors() == 1
+        assert await base.store.lost_vectors() == 2
 
 
 async def test_searches_go_on_while_parts_are_united(tmp_path: Path) -> None:

@@ -50,8 +50,7 @@ def ids(state: State, *documents: int) -> list[int]:
     """Return the chunks of these documents, by default of all."""
     wanted = np.array(documents, np.int64) if documents else None
     found: list[int] = []
-    for part in state.parts:
-        allowed = part.allowed(wanted)
+    for part, allowed in zip(state.parts, state.allowed(wanted), strict=True):
         found += part.block.chunk_ids[slice(None) if allowed is None else allowed].tolist()
     return found
 

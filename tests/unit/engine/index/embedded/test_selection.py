@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -91,7 +92,7 @@ def selected(
 
     def words() -> WordScores:
         assert bm25 is not None
-        return WordScores([bm25[part].astype(np.float64) for part in parts], REACH)
+        return WordScores([bm25[part] for part in parts], REACH)
 
     return select(segments, words, query, originals or originals_of(vectors), scanner, recount, turn)
 
@@ -118,10 +119,12 @@ def exactly(
     mode=st.sampled_from(MODES),
     count=st.integers(0, 400),
     dimensions=st.sampled_from([1, 2, 16, 64]),
-    top=st.integers(1, 200),
-    min_score=st.sampled_from([0.0, 0.0, 0.15, 0.5, 1.0]),
-    weight=st.sampled_from([0.0, 0.01, 0.15, 0.5, 1.0]),
+    top=st.sampled_from([1, 3, 10, 200]),
+    min_score=st.sampled_from([0.0, 0.15, 1.0, None]),
+    floor=st.sampled_from([0.3, None]),
+    weight=st.sampled_from([0.0, 0.01, 0.15, 0.5, 0.9, 1.0]),
     worded=st.sampled_from([0.0, 0.1, 1.0]),
+    few_values=st.booleans(),
     share=st.sampled_from([None, 0.0, 0.1, 0.9]),
     seed=st.integers(0, 2**32),
 )
@@ -131,20 +134,31 @@ def test_the_selection_is_that_of_the_exact_scorer(
     count: int,
     dimensions: int,
     top: int,
-    min_score: float,
+    min_score: float | None,
+    floor: float | None,
     weight: float,
     worded: float,
+    few_values: bool,
     share: float | None,
     seed: int,
 ) -> None:
+    """None: a row lies exactly at the least score, or at the floor of the cosines."""
     random = np.random.default_rng(seed)
     vectors = rows_of(kind, count, dimensions, random)
-    # Few different values, so that some scores are equal.
-    bm25 = random.choice(np.array([0.5, 1.0, 7.25], np.float32), count)
+    bm25 = random.gamma(1, 3, count).astype(np.float32)
+    if few_values:  # so that some scores are equal
+        bm25 = random.choice(np.array([0.5, 1.0, 7.25], np.float32), count)
     bm25[random.random(count) >= worded] = 0
     allowed = None if share is None else random.random(count) < share
     vector = vectors[0] if count and seed % 2 else rows_of("spread", 1, dimensions, random)[0]
-    query = IndexQuery("", mode, vector, replace(SCORING, weight=weight), top, min_score=min_score)
+    query = IndexQuery("", mode, vector, replace(SCORING, weight=weight), max(count, 1))
+    rows = score.rank(exactly(vectors, bm25, allowed, query), query)
+    if floor is None and rows:
+        cosine = rows[seed % len(rows)].candidate.cosine or 0.0
+        query = replace(query, scoring=replace(query.scoring, cosine_floor=cosine))
+    if min_score is None:
+        min_score = rows[seed % len(rows)].score if rows else 0.0
+    query = replace(query, top=top, min_score=min_score)
     cuts = sorted(random.integers(0, count + 1, 2).tolist())
     found = selected(vectors, bm25, allowed, query, cuts=cuts)
     expected = exactly(vectors, bm25, allowed, query)
@@ -153,10 +167,34 @@ def test_the_selection_is_that_of_the_exact_scorer(
     assert found.total_exact
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_rows_far_from_the_query_are_found_and_counted_by_their_words(weight: float) -> None:
+    away, to = np.eye(2, dtype=np.float32)
+    vectors, bm25 = np.tile(away, (400, 1)), np.random.default_rng(0).gamma(1, 3, 400).astype(np.float32)
+    every = IndexQuery("", "hybrid", to, replace(SCORING, weight=weight), 400)
+    for row in score.rank(exactly(vectors, bm25, None, every), every)[::40]:
+        query = replace(every, top=1, min_score=row.score)
+        found, expected = (
+            selected(vectors, bm25, None, query, cuts=[200]),
+            exactly(vectors, bm25, None, query),
+        )
+        assert (list(found.best), found.total) == (list(expected.best), expected.total)
+
+
+@given(st.sampled_from([0.0, 0.15, 0.9]), st.floats(0, 1), st.floats(0.01, 100))
+def test_the_bm25_needed_beside_a_cosine_gives_the_score(weight: float, cosine: float, bm25: float) -> None:
+    formula = score.Formula("hybrid", replace(SCORING, weight=weight), REACH)
+    needed = formula.bm25_needed(cosine, score.fused(weight, cosine, float(formula.words(np.array(bm25)))))
+    assert needed == pytest.approx(bm25, rel=1e-6)
+    assert formula.bm25_needed(cosine, score.fused(weight, cosine, 1.01)) == math.inf
+    assert formula.bm25_needed(cosine, score.fused(weight, cosine, -0.01)) == 0
+
+
 @pytest.mark.parametrize("scanners", [0, 1, 2])
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("share", [0.6, 0.2])
 def test_blocks_threads_and_a_full_pool_change_nothing(
-    mode: Mode, scanners: int, monkeypatch: pytest.MonkeyPatch
+    mode: Mode, scanners: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_vectors, "BLOCK_ROWS", 64)
     monkeypatch.setattr(selection, "POOL_ROWS", 100)
@@ -166,7 +204,7 @@ def test_blocks_threads_and_a_full_pool_change_nothing(
         for kind in KINDS:
             vectors = rows_of(kind, 2_000, 16, random)
             bm25 = random.integers(0, 3, 2_000).astype(np.float32)
-            allowed = np.repeat(random.random(200) < 0.6, 10)
+            allowed = np.repeat(random.random(200) < share, 10)
             query = IndexQuery("", mode, vectors[7], SCORING, 10)
             using = scanner if scanners else None
             found = selected(vectors, bm25, allowed, query, cuts=[500], scanner=using, recount=2_000)

@@ -8,6 +8,7 @@ each operation is recorded with the test, for the table in `docs/access-referenc
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,16 +30,17 @@ from kb_simulator import SimulatorSettings, in_thread
 from tests.contract.conftest import COUNTS
 from tests.support.engines import API_KEY, engine
 from tests.support.postgres import Database, drop, new_database
-from tests.support.qdrant import qdrant
-from tests.support.qdrant_cores import REAL_URL, EdgeCore
 from tests.support.scope import rows
 from tests.support.twins import REACHES, Attempt, Side, attempts, sides
+
+if TYPE_CHECKING:
+    from tests.support.qdrant_cores import EdgeCore
 
 pytestmark = pytest.mark.process
 
 ATTEMPTS = attempts()
 EXAMPLES, LONGEST = 12, 12
-COPIED = {"sqlite", "postgres"} | (set() if REAL_URL else {"sqlite and qdrant"})
+COPIED = {"sqlite", "postgres"} | (set() if os.environ.get("QDRANT_URL") else {"sqlite and qdrant"})
 """Kinds of bases that are faster to copy than to build."""
 
 Record = Callable[[str, object], None]
@@ -127,6 +129,10 @@ def _place(kind: str, model: Place | None) -> Iterator[Place]:
             yield Place(home, database, further={"store": database.url})
             asyncio.run(drop(database))
         elif "qdrant" in kind:
+            # Imported for Qdrant alone, since it takes a second.
+            from tests.support.qdrant import qdrant
+            from tests.support.qdrant_cores import EdgeCore
+
             core = EdgeCore() if model is None or model.core is None else model.core.copy()
             with qdrant(core) as settings:
                 yield Place(home, core=core, further={"index": "qdrant", "parts": (settings,)})

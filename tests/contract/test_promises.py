@@ -1,6 +1,6 @@
 """Every promise of the contract on the engine, without the generated requests.
 
-`test_suite.py` runs the complete suite, as the command `kb verify`, on PostgreSQL with an index in Qdrant.
+`test_suite.py` runs the complete suite, as the command `kb verify`, on PostgreSQL.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from tests.faults.engine_process import Running, running
 from tests.support.eventually import eventually
 from tests.support.patience import START_SECONDS
 from tests.support.postgres import give_back, new_database
-from tests.support.qdrant import environment_of, qdrant
 from tests.support.scope import ALL, rows
 from tests.support.stack import Process
 
@@ -58,6 +57,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     place = OnPostgres(database)
     with ExitStack() as stack:
         if request.param.endswith("Qdrant"):
+            from tests.support.qdrant import environment_of, qdrant  # a second of imports, for this row alone
+
             place.settings |= environment_of(stack.enter_context(qdrant()))
         yield place
     give_back(database)

@@ -14,7 +14,6 @@ from tests.parity.history import Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
 from tests.support.patience import ANSWER_SECONDS
-from tests.support.qdrant import qdrant
 
 pytestmark = pytest.mark.process
 
@@ -39,6 +38,8 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     home: Path = tmp_path_factory.mktemp("parity")
     if request.param == "in the base":
         return play(engine(home))
+    from tests.support.qdrant import qdrant  # a second of imports, for this row alone
+
     with qdrant() as settings:
         return play(engine(home, index="qdrant", parts=(settings,)))
 

@@ -353,10 +353,11 @@ class Follower:
     async def _follow(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            self._woken.clear()
             try:
-                while await self._advance():
-                    pass
+                behind = True
+                while behind:
+                    self._woken.clear()  # each time, because the last step's own write has set it
+                    behind = await self._advance()
             except Exception as error:  # the follower must survive any exception of an index
                 if self.failure is None:
                     expected = isinstance(error, IndexUnavailable | EngineError)

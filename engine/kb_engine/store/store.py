@@ -81,7 +81,7 @@ def _named(access: str, operation: Callable[..., object]) -> str:
     return f"store {access} {getattr(operation, '__name__', 'work')}"
 
 
-def _bounded(read: R, reach: Reach | None) -> R:
+def bounded(read: R, reach: Reach | None) -> R:
     """Restrict the transaction to an access scope."""
     read.reach = reach
     return read
@@ -149,7 +149,7 @@ class Store(ABC):
         """Run an operation on one snapshot of the base."""
         reach = REACH.get()
         with tracing.step(_named("read", operation)):
-            return await self._run_read(lambda read: operation(_bounded(read, reach), *args, **kwargs))
+            return await self._run_read(lambda read: operation(bounded(read, reach), *args, **kwargs))
 
     async def write(
         self,
@@ -178,7 +178,7 @@ class Store(ABC):
         reach = REACH.get()
         with tracing.step(_named("write", operation)):
             done = await self._run_write(
-                lambda write: work(_bounded(write, reach)),
+                lambda write: work(bounded(write, reach)),
                 makes_room=operation in MAKES_ROOM,
                 group=getattr(operation, "__name__", None) if operation in TOGETHER else None,
             )

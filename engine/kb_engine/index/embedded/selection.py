@@ -384,21 +384,12 @@ class _Search:
         bm25 = None if self._bm25 is None else self._bm25[number][rows]
         if bm25 is not None and allowed is not None:
             bm25 = bm25 * allowed  # like rows without a word, which are no results without vectors
-        near = None if self._vector is None else allowed
         if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
             self._total += int(np.count_nonzero(bm25 > 0))
         # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
         cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
         needed = formula.bm25_needed(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
-        if self._vector is not None and cosine > 0 and needed > 0:
-            is_near = cosines >= cosine
-            if bm25 is not None and needed < math.inf:
-                is_near |= bm25 >= needed
-            if near is not None:
-                near = near & is_near
-            elif np.count_nonzero(is_near) * 2 < len(is_near):
-                near = is_near
-        if near is not None:
+        if self._vector is not None and (near := _near(scanned, bm25, cosine, needed)) is not None:
             places = near.nonzero()[0]
             rows, cosines = _at(rows, places), cosines[places]
             bm25 = None if bm25 is None else bm25[places]
@@ -500,9 +491,9 @@ class _Search:
         pools, query = [], self._query
         for rows in self._undecided:
             left = rows.at(self._count_certain(rows, self._cosine_bounds(rows, fine=True)))
-            ids, unknown = self._segments[rows.number].chunk_ids[left.rows], np.zeros(len(left), np.float32)
-            bm25 = unknown if self._bm25 is None else self._bm25[rows.number][left.rows]
-            pools.append(_Pool(ids, bm25, unknown))
+            ids, zeros = self._segments[rows.number].chunk_ids[left.rows], np.zeros(len(left), np.float32)
+            bm25 = zeros if self._bm25 is None else self._bm25[rows.number][left.rows]
+            pools.append(_Pool(ids, bm25, high=zeros))  # all are scored, so the bound is not used
         pool = _Pool.of(pools)
         if not len(pool) or len(pool) > self._recount:
             return not len(pool)
@@ -555,6 +546,20 @@ class _Search:
             None if self._vector is None else cosines, None if self._bm25 is None else bm25
         )
         return _Scored(ids, cosines, bm25, scores)
+
+
+def _near(scanned: Scanned, bm25: Floats32 | None, cosine: float, needed: float) -> Mask | None:
+    """Return a mask of the filtered rows with at least this cosine, or the BM25 that is needed below it; None
+    for all rows.
+    """
+    if cosine <= 0 or needed <= 0:
+        return scanned.allowed
+    near = scanned.cosines >= cosine
+    if bm25 is not None and needed < math.inf:
+        near |= bm25 >= needed
+    if scanned.allowed is not None:
+        return scanned.allowed & near
+    return near if np.count_nonzero(near) * 2 < len(near) else None
 
 
 def _at(rows: slice | Rows, places: Rows) -> Rows:

@@ -113,8 +113,6 @@ _END_STOPPED = (
 """Ends the transactions of stopped engines, also those that the server itself does not end: in the middle of
 a COPY, between two messages about one statement, or begun behind a pooler.
 """
-_LOOK = "SELECT 0 * ?::int"
-"""Takes the place of `_END_STOPPED` if the server does not permit it."""
 _FILE_LEASES = 4
 """Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
@@ -281,7 +279,8 @@ class PostgresStore(Store):
                 if busy and not has_room:
                     self._owe(lane, [int(each) for each in busy.split(",")])
 
-        wait, look = _FIRST_WAIT, _END_STOPPED
+        wait = _FIRST_WAIT
+        look: tuple[str, Sequence[object]] = _END_STOPPED, (STOPPED_SECONDS,)
         while True:
             try:
                 lost = asyncio.Event()
@@ -297,12 +296,12 @@ class PostgresStore(Store):
                             break
                         try:
                             async with asyncio.timeout(_SILENT_SECONDS):
-                                ended = await value(db, look, (STOPPED_SECONDS,))
+                                ended = await value(db, *look)
                         except TimeoutError:
                             self._connections.break_off()
                             raise
                         except asyncpg.InsufficientPrivilegeError as error:  # revoked on some servers
-                            ended, look = 0, _LOOK
+                            ended, look = 0, ("SELECT 0", ())
                             logger.warning(
                                 "cannot end the transactions of stopped engines", extra={"why": str(error)}
                             )

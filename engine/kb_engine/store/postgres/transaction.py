@@ -263,10 +263,10 @@ class PostgresWrite(PostgresRead, Write):
         else:
             await self._bind(dimensions)
         numbers, words = "SELECT nextval('chunk_ids') FROM generate_series(1, ?)", 0
-        for first in range(0, len(prepared.chunks), SLICE):
+        all_ids = [number for (number,) in await rows(self.db, numbers, (len(prepared.chunks),))]
+        for first in range(0, len(all_ids), SLICE):
             part = slice(first, first + SLICE)
-            chunks, vectors = prepared.chunks[part], prepared.vectors[part]
-            ids = [number for (number,) in await rows(self.db, numbers, (len(chunks),))]
+            ids, chunks, vectors = all_ids[part], prepared.chunks[part], prepared.vectors[part]
             texts = [(chunk.heading, chunk.text) for chunk in chunks]
             analysed = await analysed_words(title, texts, prepared.language)
             await self.db.copy_records_to_table(
@@ -287,7 +287,7 @@ class PostgresWrite(PostgresRead, Write):
                 ),
             )
             words += sum(found.length for found in analysed)
-        self._count_chunks(len(prepared.chunks), words)
+        self._count_chunks(len(all_ids), words)
 
     async def _bind(self, dimensions: int) -> None:
         """The first vectors of a base set its dimensions; the row lock orders two engines that bring some."""

@@ -73,7 +73,8 @@ async def _renew(db: Db, document_id: int, title: str, language: str | None) -> 
 
     first_texts = [text for _, text in texts[:PASSAGES]]
     language = language or await asyncio.to_thread(language_of, title, first_texts)
-    ids, lengths = [chunk[0] for chunk in chunks], list[int]()
+    ids = [chunk[0] for chunk in chunks]
+    lengths: list[int] = []
     await rows(db, "UPDATE documents SET language = ? WHERE id = ?", (language, document_id))
     for table in ("postings", "word_orders"):
         await rows(db, f"DELETE FROM {table} WHERE chunk_id = ANY (?::bigint[])", (ids,))  # noqa: S608

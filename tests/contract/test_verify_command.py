@@ -58,7 +58,7 @@ def without_ragler() -> AbstractContextManager[Any]:
     return patch.object(app, "build_application", build)
 
 
-def test_a_broken_promise_is_reported_and_one_that_cannot_be_shown_is_not_broken(tmp_path: Path) -> None:
+def test_a_broken_promise_is_reported_and_a_skipped_one_is_not_broken(tmp_path: Path) -> None:
     """Exit status 1. The promise, the requirement and the reason are named; no other promise is broken.
 
     Those about RAGler's operations, which this engine does not serve, are not shown, with the reason.

@@ -67,7 +67,7 @@ def build_app(
     """
 
     @web.middleware
-    async def rim(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             check_framing(request)
             if not is_probe(request):
@@ -93,7 +93,7 @@ def build_app(
         namespaces.release()
 
     app = build_application(handlers(), published=published)
-    app.middlewares.insert(0, rim)
+    app.middlewares.insert(0, outermost)
     app.on_shutdown.append(let_go)
     return app
 

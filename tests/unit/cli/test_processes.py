@@ -79,10 +79,10 @@ def test_up_says_where_it_is_stops_cleanly_and_leaves_no_process(
 ) -> None:
     """The endpoint, the data folder, and the line for Claude Code with the header but not the key."""
     with started(tmp_path / "home", *flags) as stack:
-        says_where_it_is_and_ends(stack, number)
+        check_address_and_end(stack, number)
 
 
-def says_where_it_is_and_ends(stack: Stack, number: signal.Signals) -> None:
+def check_address_and_end(stack: Stack, number: signal.Signals) -> None:
     shown = stack.process.output()
     assert f"endpoint     {stack.mcp_url}\n" in shown
     assert f"pages        {stack.server_url}/\n" in shown

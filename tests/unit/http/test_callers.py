@@ -135,7 +135,7 @@ async def test_a_header_that_comes_twice_is_refused(client: Client, second: str)
 
 
 async def test_a_right_that_is_missing_is_refused_on_every_route(client: Client) -> None:
-    """Rights are checked before the body is read, so the requests here have none."""
+    """Rights are checked before the body is read, so these requests have no body."""
     for operation in OPERATIONS:
         if operation.public:
             continue

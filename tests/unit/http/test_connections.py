@@ -81,7 +81,7 @@ async def test_the_header_of_a_later_request_has_its_time_too(serve: Serve, late
 
 
 async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve, late: Late) -> None:
-    """A connection that waits for its next request also stays open; others are closed meanwhile."""
+    """A connection that waits for its next request also stays open; further connections are closed."""
     site = await serve()
     idle = await site.connect()
     assert await idle.status_of() == 200
@@ -160,7 +160,7 @@ async def test_surplus_connections_are_bounded_too(serve: Serve) -> None:
 
 
 async def test_an_address_at_its_bound_is_refused_and_others_are_served(serve: Serve) -> None:
-    """Its own oldest connections are closed for its new ones, not those of other addresses."""
+    """Its own oldest connections are closed for its new ones; connections of other addresses stay open."""
     site = await serve(per_address=2)
     other = await site.connect("127.0.0.2")
     assert await other.status_of() == 200

@@ -163,7 +163,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("code", sorted(ERRORS))
     def test_every_code_of_the_contract_has_its_fault(self, code: str) -> None:
-        """Codes about the caller are refusals with the same code; the others are faults of the engine."""
+        """Codes about the caller are refusals with the same code; further ones are faults of the engine."""
         fault = fault_of(SEARCH, problem(code), now=NOW)
         expected: dict[str, type[EngineFault]] = {
             "unauthorized": EngineUnauthorized,

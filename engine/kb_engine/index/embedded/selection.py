@@ -96,8 +96,8 @@ class Lookup:
     ) -> None:
         self.state = state
         self._words = words
-        allowed = state.allowed(documents)
-        self._counted = allowed if readable is documents or not words else state.allowed(readable)
+        allowed = living(state, documents)
+        self._counted = allowed if readable is documents or not words else living(state, readable)
         conditions = [[_holding(terms, part.block) for part in state.parts] for terms in map(Terms, required)]
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
@@ -149,6 +149,23 @@ class Lookup:
             query = replace(query, mode="vector")
         found = select(self._segments, lambda: self.scores, query, originals, scanner, turn=turn)
         return found if self._size is None else replace(found, size=self._size)
+
+
+def living(state: State, documents: Ids | None) -> list[Mask | None]:
+    """Return for each part a mask of the living rows, restricted to these documents if given; None for all
+    rows.
+    """
+    alive = [part.alive for part in state.parts]
+    if documents is None:
+        return alive
+    ids = [np.empty(0, np.int64), *(part.block.document_ids for part in state.parts)]
+    # One call for all parts: for few ids it takes nearly as long as for many.
+    _, *found = np.split(np.isin(np.concatenate(ids), documents), np.cumsum(list(map(len, ids)))[:-1])
+    of_rows = (part.block.document_rows for part in state.parts)
+    rows = [np.repeat(of_part, counts) for of_part, counts in zip(found, of_rows, strict=True)]
+    return [
+        old if own.all() else mask for own, old, mask in zip(rows, alive, _both(rows, alive), strict=True)
+    ]
 
 
 def _both(masks: Sequence[Mask], others: Sequence[Mask | None]) -> list[Mask | None]:

@@ -13,7 +13,13 @@ from kb_config import tracing
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
-from kb_contracts.semantics.collections import check_same_collection, no_collection_name
+from kb_contracts.semantics.collections import (
+    check_same_collection,
+    first_collections,
+    no_collection_name,
+    source_types,
+    vector_result,
+)
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.query import ParsedQuery
@@ -28,14 +34,11 @@ from kb_contracts.semantics.ranking import (
 from kb_contracts.semantics.search import (
     PREFERRED_POOL,
     date_window,
-    first_collections,
     mark_without_phrase,
     mode_and_query,
     preferring,
     presented,
     relaxed,
-    source_types,
-    vector_result,
     with_header,
 )
 from kb_engine.api.engine import Engine, idempotency_of

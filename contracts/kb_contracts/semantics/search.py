@@ -87,11 +87,6 @@ def query_of(request: SearchRequest) -> ParsedQuery:
     return parse_query(request.query, math.inf if request.strict else FEW_WORDS)
 
 
-def mode_and_query(request: SearchRequest) -> tuple[Mode, ParsedQuery]:
-    """Return the mode and the parsed query. Raises EngineError: as `mode_of` and `query_of`."""
-    return mode_of(request), query_of(request)
-
-
 def preferring(results: Sequence[SearchResult], phrases: Wording) -> list[SearchResult]:
     """Return the results by their scores, which are raised for the phrases that they hold."""
     raised = []

@@ -35,9 +35,10 @@ from kb_contracts.semantics.search import (
     PREFERRED_POOL,
     date_window,
     mark_without_phrase,
-    mode_and_query,
+    mode_of,
     preferring,
     presented,
+    query_of,
     relaxed,
     with_header,
 )
@@ -87,7 +88,7 @@ class SearchApi:
         """
         started = time.perf_counter()
         self._engine.searched_at = time.monotonic()
-        mode, parsed = mode_and_query(request)
+        mode, parsed = mode_of(request), query_of(request)
         if request.cursor is None:
             answer = await self._ranked(request, mode, parsed)
         else:
@@ -118,7 +119,8 @@ class SearchApi:
 
     async def _found(self, query: Query) -> Found:
         vector = None if query.mode == "fts" else self._encoder.query(query.text)
-        return await self._store.search(query, vector)
+        found = await self._store.search(query, vector)
+        return await self._store.judged(query, found) if query.mode == "vector" else found
 
     async def _ranked(self, request: m.SearchRequest, mode: m.Mode, parsed: ParsedQuery) -> m.SearchResponse:
         """Return the full ranking, from which this page and the following ones are cut."""
@@ -199,7 +201,6 @@ class RaglerApi:
                 scoring=encoder.embedder.scoring,
                 top=request.limit if plan is None else pool_size(request.limit),
                 selection=selection,
-                judged=False,
             ),
             encoder.query(request.query),
         )

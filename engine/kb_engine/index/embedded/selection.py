@@ -161,8 +161,8 @@ def living(state: State, documents: Ids | None) -> list[Mask | None]:
     ids = [np.empty(0, np.int64), *(part.block.document_ids for part in state.parts)]
     # One call for all parts: for few ids it takes nearly as long as for many.
     _, *found = np.split(np.isin(np.concatenate(ids), documents), np.cumsum(list(map(len, ids)))[:-1])
-    of_rows = (part.block.document_rows for part in state.parts)
-    rows = [np.repeat(of_part, counts) for of_part, counts in zip(found, of_rows, strict=True)]
+    counts = (part.block.document_rows for part in state.parts)
+    rows = list(map(np.repeat, found, counts))
     return [
         old if own.all() else mask for own, old, mask in zip(rows, alive, _both(rows, alive), strict=True)
     ]
@@ -350,16 +350,13 @@ class _Scored:
     bm25: Floats
     scores: Floats
 
+    def at(self, places: Places) -> _Scored:
+        return _Scored(self.ids[places], self.cosines[places], self.bm25[places], self.scores[places])
+
     def best_with(self, other: _Scored, top: int) -> _Scored:
-        ids = np.concatenate([self.ids, other.ids])
-        scores = np.concatenate([self.scores, other.scores])
-        order = np.lexsort((ids, -scores))[:top]
-        return _Scored(
-            ids[order],
-            np.concatenate([self.cosines, other.cosines])[order],
-            np.concatenate([self.bm25, other.bm25])[order],
-            scores[order],
-        )
+        ids, scores = np.concatenate([self.ids, other.ids]), np.concatenate([self.scores, other.scores])
+        cosines, bm25 = np.concatenate([self.cosines, other.cosines]), np.concatenate([self.bm25, other.bm25])
+        return _Scored(ids, cosines, bm25, scores).at(np.lexsort((ids, -scores))[:top])
 
 
 class _Search:
@@ -549,10 +546,7 @@ class _Search:
             if len(self._best.ids) == top:
                 self._threshold = max(self._threshold, float(self._best.scores[-1]))
             start, size = start + size, min(2 * size, _LARGEST_BATCH)
-        kept = self._best.scores >= self._query.min_score
-        if not kept.all():
-            best = self._best
-            self._best = _Scored(best.ids[kept], best.cosines[kept], best.bm25[kept], best.scores[kept])
+        self._best = self._best.at(self._best.scores >= self._query.min_score)
 
     def _exactly(self, pool: _Pool) -> _Scored:
         ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))

@@ -39,6 +39,8 @@ BENCHMARKS = {
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
     "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
+    "fleet": Benchmark("calls to several engines, real and simulated", "fleet:run"),
+    "scaling": Benchmark("capacity of larger bases, estimated and simulated", "scaling:run"),
     "search": Benchmark("searches, beside other stores in their own processes", "search:run"),
     "sets": Benchmark("answers to questions from public packages, beside plain FTS5", "sets:run"),
     "weak": Benchmark("how far `weak` can be trusted, on frozen question sets", "sets:run_weak"),

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +25,7 @@ import psutil
 
 from bench.engines import database_seconds, new_database
 from kb_engine.address import address_of
-from kb_load.messages import HANDSHAKE, structured, tool_call
+from kb_load.messages import HANDSHAKE, Message, structured, tool_call
 from kb_load.postgres import PostgresServer
 from kb_load.processes import LOOPBACK, Running, free_port, running
 
@@ -44,41 +47,30 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cpu: Mapping[str, float]
 
     @property
-    def calls(self) -> int:
-        return sum(map(len, self.times.values()))
-
-    @property
     def rate(self) -> float:
         """Calls a second."""
-        return self.calls / self.seconds
+        return sum(map(len, self.times.values())) / self.seconds
 
 
-class Cluster:
-    """Running processes; `run` puts load on them."""
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    engines: Sequence[Running]
+    servers: Mapping[int, Running]
+    """By port."""
+    database: psutil.Process | None
+    notes: Iterator[int]
+    """Numbers, so that no note is a duplicate."""
 
-    def __init__(
-        self, engines: list[Running], servers: dict[int, Running], database: psutil.Process | None
-    ) -> None:
-        self._engines = engines
-        self._servers = servers
-        self._database = database
-        self._notes = 0
-
-    async def run(self, clients: int, seconds: float, notes: float) -> Measured:
-        """Return the figures of `clients` for `seconds`; `notes` is the share of notes in the calls.
-
-        Raises:
-            kb_load.messages.CallFailed: a call failed.
-        """
+    async def load(self, clients: int, seconds: float, notes: float) -> Measured:
         times: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
         before, began = self._cpu(), time.perf_counter()
 
         async def client(number: int, http: aiohttp.ClientSession) -> None:
             chance = random.Random(number)
-            url = f"http://{LOOPBACK}:{list(self._servers)[number % len(self._servers)]}/mcp"
+            url = f"http://{LOOPBACK}:{list(self.servers)[number % SERVERS]}/mcp"
             while time.perf_counter() - began < seconds:
                 kind: Kind = "note" if chance.random() < notes else "search"
-                message = tool_call(HANDSHAKE, *self._call(kind, chance))
+                message = self._message(kind, chance)
                 sent = time.perf_counter()
                 async with http.post(url, data=message.body, headers=message.headers) as response:
                     structured(await response.read())
@@ -90,71 +82,57 @@ class Cluster:
         cpu = {part: 1000 * (spent - before[part]) / calls for part, spent in self._cpu().items()}
         return Measured(seconds=took, times=times, cpu=cpu)
 
-    def _call(self, kind: Kind, chance: random.Random) -> tuple[str, dict[str, object]]:
+    def _message(self, kind: Kind, chance: random.Random) -> Message:
         words = " ".join(chance.choices(_WORDS.split(), k=_NOTE_WORDS if kind == "note" else _QUESTION_WORDS))
         if kind == "search":
-            return "kb_search", {"query": words, "collection": "memory", "top": 5}
-        self._notes += 1
-        return "kb_addnote", {"text": f"note{self._notes} {words}", "collection": "memory"}
+            return tool_call(HANDSHAKE, "kb_search", {"query": words, "collection": "memory", "top": 5})
+        text = f"note{next(self.notes)} {words}"
+        return tool_call(HANDSHAKE, "kb_addnote", {"text": text, "collection": "memory"})
 
     def _cpu(self) -> dict[str, float]:
         return {
             "client": time.process_time(),
-            "server": sum(each.cpu_seconds() for each in self._servers.values()),
-            "engine": sum(each.cpu_seconds() for each in self._engines),
-            "database": database_seconds(self._database),
+            "server": sum(each.cpu_seconds() for each in self.servers.values()),
+            "engine": sum(each.cpu_seconds() for each in self.engines),
+            "database": database_seconds(self.database),
         }
 
 
 async def measured(
-    database: PostgresServer, engines: int, clients: int, seconds: int, notes: float
+    server: PostgresServer, engines: int, clients: int, seconds: int, notes: float
 ) -> tuple[Measured, dict[Kind, Measured]]:
-    """Return the figures of `engines` under load, and those of one client alone with each kind of call.
+    """Return the figures of `clients`, a share `notes` of whose calls are notes, and those of one client with
+    each kind of call. The load is halved around the latter, because searches take longer as the base grows.
 
-    An uncounted load goes before, a quarter as long. The client alone is measured before and after the load,
-    since searches take longer as the base grows.
+    Raises:
+        kb_load.messages.CallFailed: a call failed.
+        kb_load.processes.NotReady: a process did not start.
     """
-    with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
-        async with new_database(address_of(database.url("postgres"))) as (url, process):
-            with ExitStack() as stack:
-                cluster = Cluster(*stack.enter_context(_processes(Path(folder), url, engines)), process)
-                await cluster.run(clients, seconds / 4, notes)
-                alone = {kind: [await cluster.run(1, seconds / 4, kind == "note")] for kind in KINDS}
-                loaded = await cluster.run(clients, seconds, notes)
-                for kind, runs in alone.items():
-                    runs.append(await cluster.run(1, seconds / 4, kind == "note"))
-                return loaded, {kind: _both(*runs) for kind, runs in alone.items()}
+    folder = Path(tempfile.mkdtemp(prefix="kb-bench-"))
+    async with new_database(address_of(server.url("postgres"))) as (url, database):
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder)
 
+            def start(port: int, *program: str, **settings: str) -> Running:
+                (home := folder / str(port)).mkdir()
+                every = {"KB_HOME": str(home), "KB_EMBEDDER": "hash", "LOG_LEVEL": "warn", **settings}
+                return stack.enter_context(running(str(port), ["-m", *program], home, port=port, **every))
 
-def _both(one: Measured, other: Measured) -> Measured:
-    return Measured(
+            ports = [free_port() for _ in range(engines)]
+            own = [start(port, "kb_engine", KB_ENGINE_PORT=str(port), KB_STORE=url) for port in ports]
+            known = ",".join(f"http://{LOOPBACK}:{port}" for port in ports)
+            servers = {
+                port: start(port, "kb_cli.main", "serve", "--port", str(port), KB_ENGINE_URL=known)
+                for port in (free_port() for _ in range(SERVERS))
+            }
+            cluster = _Cluster(own, servers, database, count())
+            await cluster.load(clients, seconds / 4, notes)  # not counted: a start is slower
+            one = await cluster.load(clients, seconds / 2, notes)
+            alone = {kind: await cluster.load(1, seconds / 4, kind == "note") for kind in KINDS}
+            other = await cluster.load(clients, seconds / 2, notes)
+    both = Measured(
         seconds=one.seconds + other.seconds,
         times={kind: [*one.times[kind], *other.times[kind]] for kind in KINDS},
         cpu={part: (cpu + other.cpu[part]) / 2 for part, cpu in one.cpu.items()},
     )
-
-
-@contextmanager
-def _processes(folder: Path, store: str, engines: int) -> Iterator[tuple[list[Running], dict[int, Running]]]:
-    """Yield engines and, by their ports, servers."""
-    with ExitStack() as stack:
-
-        def start(name: str, port: int, *program: str, **settings: str) -> Running:
-            (home := folder / name).mkdir()
-            each = {"KB_HOME": str(home), "KB_EMBEDDER": "hash", "LOG_LEVEL": "warn", **settings}
-            return stack.enter_context(running(name, ["-m", *program], home, port=port, **each))
-
-        ports = [free_port() for _ in range(engines)]
-        first = [
-            start(f"engine{port}", port, "kb_engine", KB_ENGINE_PORT=str(port), KB_STORE=store)
-            for port in ports
-        ]
-        known = ",".join(f"http://{LOOPBACK}:{port}" for port in ports)
-        ports = [free_port() for _ in range(SERVERS)]
-        second = {
-            port: start(
-                f"server{port}", port, "kb_cli.main", "serve", "--port", str(port), KB_ENGINE_URL=known
-            )
-            for port in ports
-        }
-        yield first, second
+    return both, alone

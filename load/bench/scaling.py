@@ -166,15 +166,15 @@ def _simulated(base: Base, clients: int, seconds: float) -> Simulated:
     tail = (SCAN_TAIL if base.embedded else NODE_TAIL).value
     factors = [tail ** (NormalDist().inv_cdf((each + 0.5) / 100) / _P95) for each in range(100)]
     cpu = {"client": 0.0, "server": SERVER.value, "engine": ENGINE.value, "embedding": QUESTION.value}
+    seconds *= max(1, base.work / base.nodes / 20)  # a longer search is simulated for longer
     if base.embedded:
         index, wait = None, 4 * HOP.value
         cpu |= {"index": base.work, "database": 0.0}
-        seconds *= max(1, base.work / 100)
     else:
         index = Nodes(nodes=base.nodes, cores=int(CORES.value), time=base.work / base.nodes)
         wait = 8 * HOP.value + FAN_OUT.value * base.nodes
         cpu |= {"engine": ENGINE.value + CLIENT.value, "database": FETCH.value}
-    costs = Costs(cpu=cpu, wait=wait, spread=[each / fmean(factors) for each in factors])
+    costs = Costs(cpu=cpu, wait=wait, spread=[round(each / fmean(factors), 6) for each in factors])
     engines = 1 if base.embedded else _ENGINES
     cores = int(CORES.value)
     calls = simulated(

@@ -4,9 +4,9 @@ A call is a series of statements: each takes the interpreter of its engine, then
 core of their machine. Notes that wait together share transactions, as in the engine's store, within the same
 limits. A search of a large base also asks each index node, and waits for the slowest.
 
-Service times are the processor time that a client alone takes, spread as its latencies are. The only figure
-taken from processes under load is the processor time of a call with one engine, which is less then. The form of
-the model was chosen by runs of one, three and eight engines with twelve clients; other numbers test it.
+Service times are the processor times that a client alone takes, spread as its latencies are. The only figures
+taken from processes under load are the processor times of a call with one engine, which are less then. The
+form of the model was chosen by runs of one, three and eight engines with twelve clients; others test it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ BENCHMARKS = {
     "single": Benchmark("cost of a call in kb up with two processes, and with --single", "calls:run_single"),
     "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
     "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
-    "engines": Benchmark("taking in by several engines on one PostgreSQL", "engines:run"),
     "fleet": Benchmark("calls to several engines, real and simulated", "fleet:run"),
     "scaling": Benchmark("capacity of larger bases, estimated and simulated", "scaling:run"),
     "search": Benchmark("searches, beside other stores in their own processes", "search:run"),

@@ -8,23 +8,25 @@ and PostgreSQL.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import aiohttp
+import asyncpg
 import msgspec
 import psutil
 
-from bench.engines import database_seconds, new_database
-from kb_engine.address import address_of
+from kb_engine.address import Address, address_of
 from kb_load.messages import HANDSHAKE, Message, structured, tool_call
 from kb_load.postgres import PostgresServer
 from kb_load.processes import LOOPBACK, Running, free_port, running
@@ -94,7 +96,7 @@ class _Cluster:
             "client": time.process_time(),
             "server": sum(each.cpu_seconds() for each in self.servers.values()),
             "engine": sum(each.cpu_seconds() for each in self.engines),
-            "database": database_seconds(self.database),
+            "database": _database_seconds(self.database),
         }
 
 
@@ -109,7 +111,7 @@ async def measured(
         kb_load.processes.NotReady: a process did not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="kb-bench-"))
-    async with new_database(address_of(server.url("postgres"))) as (url, database):
+    async with _new_database(address_of(server.url("postgres"))) as (url, database):
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder)
 
@@ -136,3 +138,32 @@ async def measured(
         cpu={part: (cpu + other.cpu[part]) / 2 for part, cpu in one.cpu.items()},
     )
     return both, alone
+
+
+@asynccontextmanager
+async def _new_database(server: Address) -> AsyncIterator[tuple[str, psutil.Process | None]]:
+    """Yield the address of a new database, and the server's main process if it is on this machine."""
+    name = f"kb_bench_{os.getpid()}_{time.monotonic_ns()}"
+    db: Any = await asyncpg.connect(server.url)
+    try:
+        await db.execute(f"CREATE DATABASE {name}")
+        pid = await db.fetchval("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
+        try:
+            process = psutil.Process(pid).parent()
+        except psutil.NoSuchProcess:
+            process = None
+        yield urlsplit(server.url)._replace(path=f"/{name}").geturl(), process
+    finally:
+        await db.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await db.close()
+
+
+def _database_seconds(process: psutil.Process | None) -> float:
+    """Return the processor seconds of a local server and its connections, past ones included; 0 for a remote
+    one.
+    """
+    if process is None:
+        return 0.0
+    ended = process.cpu_times()
+    running = [each.cpu_times() for each in process.children()]
+    return ended.children_user + ended.children_system + sum(each.user + each.system for each in running)

@@ -6,7 +6,6 @@ pauses) with one constant request. The content of a response is checked before.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,9 +98,10 @@ wrk.body = {body}
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format(
-    'RESULT {{"calls":%d,"seconds":%f,"p50":%f,"p95":%f,"p99":%f,"errors":%d,"bytes":%d}}\\n',
+    'RESULT {{"calls":%d,"seconds":%f,"p50":%.3f,"p95":%.3f,"p99":%.3f,"errors":%d,"bytes_each":%.1f}}\\n',
     summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(95) / 1e3,
-    latency:percentile(99) / 1e3, e.connect + e.read + e.write + e.status + e.timeout, summary.bytes))
+    latency:percentile(99) / 1e3, e.connect + e.read + e.write + e.status + e.timeout,
+    summary.bytes / math.max(1, summary.requests)))
 end
 """
 
@@ -133,17 +133,7 @@ def generate(port: int, message: Message, *, connections: int, seconds: int, pau
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise CallFailed(f"wrk: {done.stderr or done.stdout}")
-    raw = json.loads(lines[0].removeprefix("RESULT "))
-    calls = int(raw["calls"])
-    return Load(
-        calls=calls,
-        seconds=raw["seconds"],
-        p50=round(raw["p50"], 3),
-        p95=round(raw["p95"], 3),
-        p99=round(raw["p99"], 3),
-        errors=int(raw["errors"]),
-        bytes_each=round(raw["bytes"] / max(1, calls), 1),
-    )
+    return msgspec.json.decode(lines[0].removeprefix("RESULT "), type=Load)
 
 
 def _lua(text: str) -> str:

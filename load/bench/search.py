@@ -109,10 +109,7 @@ class SearchReport(Report, frozen=True, kw_only=True):
         return self.measured
 
     def footer(self) -> list[str]:
-        lines = [
-            "",
-            "recall at ten without/with the tag by vectors, words, both; equal rankings; effort",
-        ]
+        lines = ["", "recall at ten without/with the tag by vectors, words, both; equal rankings; effort"]
         for each in self.measured:
             shares = ", ".join(
                 "none" if (pair := getattr(each.recall, part)) is None else f"{pair[0]:.3f}/{pair[1]:.3f}"

@@ -142,10 +142,8 @@ def _format(filename: str, content_type: str) -> Format:
 
 async def extract(data: bytes, fmt: Format, *, force_ocr: bool = False) -> Extraction:
     """Return the text of a file.
-
-    Raises:
-        ExtractionFailed: as `kb_readers.read_file`; `ocr_failed` for every picture, and for a PDF with forced
-        OCR.
+    Raises ExtractionFailed: as `kb_readers.read_file`; `ocr_failed` for every picture, and for a PDF with
+    forced OCR.
     """
     if force_ocr or fmt.name in _PICTURES:
         raise ExtractionFailed(

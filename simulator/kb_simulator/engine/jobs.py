@@ -1,7 +1,4 @@
-"""Jobs: policies for when and how they end, their state after each event, and idempotent retries.
-
-No I/O and no clock.
-"""
+"""Jobs: when and how they end, their state after each event, and idempotent retries. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -91,9 +88,7 @@ _BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
 
 def policy_of(text: str) -> Policy:
     """Return the policy that `text` names in one of `POLICY_FORMS`; a missing value has the policy's default.
-
-    Raises:
-        ValueError: the policy is unknown or its value is invalid.
+    Raises ValueError: the policy is unknown or its value is invalid.
     """
     if text == "at-once":
         return AtOnce()
@@ -227,9 +222,7 @@ class JobRecord:
 
     def after(self, event: Event, **changes: object) -> m.Job:
         """Return the job after `event`, with `changes`.
-
-        Raises:
-            LookupError: the event is not allowed in the job's state.
+        Raises LookupError: the event is not allowed in the job's state.
         """
         return msgspec.structs.replace(self.job, status=TRANSITIONS[(self.job.status, event)], **changes)
 

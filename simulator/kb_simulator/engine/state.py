@@ -66,10 +66,7 @@ _MOST_VIEWS = 16
 
 @dataclass(slots=True)
 class State:
-    """One engine's state.
-
-    `now` returns microseconds since 1970; `policy` applies to jobs accepted from now on.
-    """
+    """One engine's state. `now` gives microseconds since 1970; `policy` is that of jobs accepted later."""
 
     seeded: Seeded
     now: Callable[[], int]
@@ -159,10 +156,7 @@ class State:
         return self.once(retry, effect)
 
     def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
-        """Queue the update of a note, or join an equal pending one.
-
-        A retry of a completed update returns its note.
-        """
+        """Queue the update of a note, or join an equal pending one. A retry of a done one has its note."""
         self._settle()
         known = None if retry is None else self._answers.given(retry, self.now())
         if isinstance(known, m.Document):

@@ -110,9 +110,7 @@ def generate(port: int, message: Message, *, connections: int, seconds: int, pau
     """Post `message` to `/mcp` over `connections` for `seconds`, on each as soon as its response has arrived.
 
     With `pause`, wait before each request, uniformly from 0 to twice `pause` seconds.
-
-    Raises:
-        CallFailed: wrk is not installed, or failed.
+    Raises CallFailed: wrk is not installed, or failed.
     """
     headers = "\n".join(
         f"wrk.headers[{_lua(name)}] = {_lua(value)}" for name, value in message.headers.items()
@@ -219,9 +217,7 @@ def kb_serve(
     program: Sequence[str] = ("-m", "kb_cli.main"),
     **environment: str,
 ) -> Iterator[RunningServer]:
-    """Run `kb serve` with a key, metrics, and log level `info`; `program` are the arguments that start
-    `kb`.
-    """
+    """Run `kb serve` with a key, metrics and log level `info`; `program` are the arguments to start it."""
     home.mkdir(exist_ok=True)
     port = free_port()
     settings = {
@@ -240,9 +236,7 @@ def kb_serve(
 
 def check(host: RunningServer, era: Era) -> int:
     """Call the tool once and check the response; return its length in bytes.
-
-    Raises:
-        CallFailed: the response is wrong.
+    Raises CallFailed: the response is wrong.
     """
     message = host.message(era)
     with httpx.Client(timeout=30) as client:
@@ -260,9 +254,7 @@ def check(host: RunningServer, era: Era) -> int:
 
 def check_load(host: RunningServer, load: Load, length: int) -> None:
     """Check the calls of `generate`; `length` is the result of `check`.
-
-    Raises:
-        CallFailed: calls failed, or responses have an unexpected length.
+    Raises CallFailed: calls failed, or responses have an unexpected length.
     """
     name = host.process.name
     if load.errors:
@@ -284,9 +276,7 @@ def measured(
     pause: float = 0.0,
 ) -> Cost:
     """Run `generate` against the host and measure processor time; `length` is the result of `check`.
-
-    Raises:
-        CallFailed: calls failed, or responses have an unexpected length.
+    Raises CallFailed: calls failed, or responses have an unexpected length.
     """
     before = host.process.cpu_seconds(), engine.cpu_seconds()
     load = generate(host.port, host.message(era), connections=connections, seconds=seconds, pause=pause)

@@ -68,9 +68,7 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a peer at one size. `equal` counts the questions, with and without the tag, ranked
-    exactly.
-    """
+    """Figures of a peer at one size. `equal` counts the exact rankings, with and without the tag."""
 
     peer: str
     passages: int

@@ -275,9 +275,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 def files_of(source: Source) -> dict[str, str]:
     """Return the texts of a package's documents, by their path in its folder; pip downloads the package.
-
-    Raises:
-        subprocess.CalledProcessError: pip cannot download it.
+    Raises subprocess.CalledProcessError: pip cannot download it.
     """
     name = source.requirement.partition("=")[0]
     is_code = source.folder == f"{name}/"
@@ -346,10 +344,8 @@ def run(
     folder: Annotated[Path | None, Option("keep the sets in this folder, and use its sets")] = None,
     note: Callable[[str], None],
 ) -> SetsReport:
-    """Write the sets that the folder lacks, and measure them.
-
-    Raises:
-        subprocess.CalledProcessError: a download or an evaluation failed.
+    """Write the sets that the folder lacks, and measure them. Raises subprocess.CalledProcessError: a
+    download or an evaluation failed.
     """
     found: list[Answers] = []
     with tempfile.TemporaryDirectory(prefix="bench-sets-") as scratch:
@@ -406,10 +402,8 @@ def run_weak(
     folder: Annotated[Path | None, Option("keep the sets in this folder, and use its sets")] = None,
     note: Callable[[str], None],
 ) -> TrustReport:
-    """Write the sets that the folder lacks, and measure `weak` on them.
-
-    Raises:
-        subprocess.CalledProcessError: a download or an evaluation failed.
+    """Write the sets that the folder lacks, and measure `weak` on them. Raises subprocess.CalledProcessError:
+    a download or an evaluation failed.
     """
     judged: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-sets-") as scratch:

@@ -29,11 +29,7 @@ PLOT = "load.png"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank percentile, `share` from 0 to 1.
-
-    Raises:
-        ValueError: `values` is empty.
-    """
+    """Return the nearest-rank percentile, `share` from 0 to 1. Raises ValueError: `values` is empty."""
     if not values:
         raise ValueError("no values were measured")
     ordered = sorted(values)

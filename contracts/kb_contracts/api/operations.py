@@ -231,9 +231,7 @@ class Operation(Generic[B, R]):
     right: Right = field(init=False)
     """The required right: `needs`, or by the method `read`, `delete` (DELETE) or `write`."""
     models: Mapping[int, type[R]] = field(init=False)
-    """The response models by status. This and the following fields are computed once, since each request
-    reads them.
-    """
+    """Response models by status. This and the following fields are computed once: each request reads them."""
     mutates: bool = field(init=False)
     """True if it honours `Idempotency-Key`."""
     excludes_retries: bool = field(init=False)
@@ -259,10 +257,8 @@ class Operation(Generic[B, R]):
 
     def fill_path(self, values: Mapping[str, object]) -> str:
         """Return the path with `values` for its parameters, percent-encoded.
-
-        Raises:
-            PathStepError: a value is empty, `.` or `..`: the path would be that of another resource, and a
-            deletion would remove more than intended.
+        Raises PathStepError: a value is empty, `.` or `..`: the path would be that of another resource, and a
+        deletion would remove more than intended.
         """
         for name, value in values.items():
             if value in ("", ".", ".."):
@@ -279,9 +275,7 @@ class PathStepError(ValueError):
 
 
 def to_params(members: m.Request) -> dict[str, str]:
-    """Return the members that differ from their defaults, as fields of a query or form: text as it is, other
-    values as JSON.
-    """
+    """Return the members other than their defaults, as fields of a query or form; all but text as JSON."""
     given: dict[str, Any] = msgspec.to_builtins(members)
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -29,9 +29,7 @@ class Peer(ABC):
     """
 
     efforts: Sequence[int] = (1,)
-    """Possible values of `effort`, ascending: recall grows with effort; a single value if the search is
-    exact.
-    """
+    """Values of `effort`, ascending: recall grows with effort; a single value if the search is exact."""
     effort: int = 1
 
     @abstractmethod
@@ -47,9 +45,7 @@ class Peer(ABC):
     @abstractmethod
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         """The numbers of the ten best passages, best first; by words or vector alone where the other is None.
-
-        Raises:
-            NotImplementedError: the peer does not rank by words.
+        Raises NotImplementedError: the peer does not rank by words.
         """
 
     def close(self) -> None:  # noqa: B027  # optional
@@ -92,11 +88,7 @@ PEERS = {
 
 
 def opener(key: str) -> type[Peer]:
-    """Return the class of a peer.
-
-    Raises:
-        ModuleNotFoundError: its packages are not installed.
-    """
+    """Return the class of a peer. Raises ModuleNotFoundError: its packages are not installed."""
     module, _, name = PEERS[key].place.partition(":")
     opening: type[Peer] = getattr(import_module(module), name)
     return opening

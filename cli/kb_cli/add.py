@@ -33,7 +33,7 @@ from kb_cli.output import CliError, Exit, Output, counted, printable_line
 from kb_cli.properties import MARKDOWN, NO_DETAILS, Details, of_front_matter
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
+from kb_contracts.api.operations import CREATE_JOB, GET_JOB
 from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import tags_for_submission
 
@@ -340,9 +340,7 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
     Hidden files and folders inside a named folder are skipped, and links to folders are not followed. A file
     in it that is a link out of it, or holds credentials, is left out; a file that the user named is taken. An
     unreadable folder is one failure, and does not stop the rest.
-
-    Raises:
-        CliError: a path that was named does not exist, or is a pipe or a device.
+    Raises CliError: a path that was named does not exist, or is a pipe or a device.
     """
     found: dict[Path, Found] = {}
     left_out = []
@@ -409,9 +407,7 @@ class Adding:
 
     def run(self, items: Iterable[Found | Written]) -> list[Result]:
         """Send files and texts, then wait for their jobs.
-
-        Raises:
-            CliError: the engine no longer responds, or refuses the key; or Ctrl-C.
+        Raises CliError: the engine no longer responds, or refuses the key; or Ctrl-C.
         """
         try:
             for item in items:
@@ -550,9 +546,7 @@ class Adding:
             reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
             return Result(path, "failed", job_id=job.id, reason=reason)
         try:
-            document = self.client.call(
-                GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS
-            )
+            document = self.client.document(job.document_id)
         except CliError as error:
             if error.status is not Exit.NOT_FOUND:
                 raise

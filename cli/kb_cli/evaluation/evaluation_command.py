@@ -108,7 +108,7 @@ def _from_base(
 ) -> None:
     with engine(options) as client:
         base = RunningBase(client)
-        documents = list(base.documents())
+        documents = list(base.client.documents())
         questions = proposed(client, documents, options.questions, options.seed)
         judged = _ask(base, [*questions, *unanswerable], out)
     if options.output is not None:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -99,8 +99,7 @@ class Progress(AbstractContextManager["Progress"]):
                 console=out.console(),
                 transient=True,
             )
-            self._sending = self._bars.add_task("sending", total=None)
-            self._reading = self._bars.add_task("reading", total=None)
+            self._tasks = {name: self._bars.add_task(name, total=None) for name in ("sending", "reading")}
 
     def __enter__(self) -> Progress:
         if self._bars is not None:
@@ -119,14 +118,12 @@ class Progress(AbstractContextManager["Progress"]):
     def began(self, files: int, size: int) -> None:
         """Announce the number of files to send, and their total size in bytes."""
         self.files, self._size = files, size
-        if self._bars is not None:
-            self._bars.update(self._sending, total=size)
-            self._bars.update(self._reading, total=files)
+        self._set("sending", total=size)
+        self._set("reading", total=files)
 
     def sent(self, size: int) -> None:
         """Advance the bar of sent bytes."""
-        if self._bars is not None:
-            self._bars.advance(self._sending, size)
+        self._set("sending", advance=size)
 
     @property
     def on_job(self) -> Callable[[m.Job], None] | None:
@@ -134,14 +131,16 @@ class Progress(AbstractContextManager["Progress"]):
         return None if self._bars is None else self._show_job
 
     def _show_job(self, job: m.Job) -> None:
+        self._set("reading", completed=self._ended + job.progress)
+
+    def _set(self, bar: str, **values: Any) -> None:
         if self._bars is not None:
-            self._bars.update(self._reading, completed=self._ended + job.progress)
+            self._bars.update(self._tasks[bar], **values)
 
     def ended(self, result: Result) -> None:
         """Report the outcome of one file."""
         self._ended += 1
-        if self._bars is not None:
-            self._bars.update(self._reading, completed=self._ended)
+        self._set("reading", completed=self._ended)
         if self.files <= _LISTED_FILES or result.outcome not in _DONE or result.reason:
             self._show(result)
 
@@ -149,9 +148,8 @@ class Progress(AbstractContextManager["Progress"]):
         """Skip a file of `size` bytes and of unknown format; its line stands at the end."""
         self._unknown[extension, reason].append(path)
         self._size -= size
-        if self._bars is not None:
-            self._bars.update(self._sending, total=self._size)
-            self._bars.update(self._reading, total=self.files - sum(map(len, self._unknown.values())))
+        self._set("sending", total=self._size)
+        self._set("reading", total=self.files - sum(map(len, self._unknown.values())))
 
     def _show(self, result: Result) -> None:
         if self._bars is not None:

@@ -49,17 +49,7 @@ _HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
 _PARAGRAPHS = _HEADINGS | {"p", "li", "dd", "dt", "td", "th", "tr", "hr"}
 _HIDDEN = frozenset(["script", "style", "template", "noscript", "title"])
 _ROLES = frozenset(
-    [
-        "alertdialog",
-        "banner",
-        "complementary",
-        "contentinfo",
-        "dialog",
-        "menu",
-        "menubar",
-        "navigation",
-        "search",
-    ]
+    "alertdialog banner complementary contentinfo dialog menu menubar navigation search".split()  # noqa: SIM905
 )
 _NAMES = re.compile(
     r"(?<![a-z])(?:ads?|advert\w*|[a-z]*banner|breadcrumbs?|byline|consent|cookies?|dialog|[a-z]*footer|gdpr|"

@@ -46,6 +46,10 @@ _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 _READ_BYTES = 4096
 _MOST_BYTES = 1 << 16  # maximum progress data waiting to be processed
 _ERROR_BYTES = 4096
+_THREADS = (
+    "TOKIO_WORKER_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)  # fmt: skip
 _MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
 
 
@@ -92,10 +96,10 @@ async def _read(
             await asyncio.to_thread(known_file.write, msgspec.msgpack.encode(known))
             known_file.seek(0)
         known_fd = None if known is None else known_file.fileno()
-        command = _command(Task(reader, fmt.name, limits, os.getpid(), pipe.writer, known_fd))
+        task = Task(reader, fmt.name, limits, os.getpid(), pipe.writer, known_fd)
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
-                *command,
+                *_command(task),
                 stdin=source,
                 stdout=report,
                 stderr=errors,
@@ -174,18 +178,11 @@ def reader_command(module: str) -> list[str]:
 
 def reader_environment() -> dict[str, str]:
     """Return a minimal environment: the modules of this process, one thread, no writable folder."""
-    nowhere = os.devnull  # not a folder, so that no folder can be made in it
     return {
         "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry),
         "PYTHONUTF8": "1",
-        "HOME": nowhere,
-        "XDG_CACHE_HOME": nowhere,
-        "TMPDIR": nowhere,
-        "TOKIO_WORKER_THREADS": "1",
-        "RAYON_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "OPENCV_FOR_THREADS_NUM": "1",
+        **dict.fromkeys(["HOME", "XDG_CACHE_HOME", "TMPDIR"], os.devnull),  # no folder can be made in it
+        **dict.fromkeys(_THREADS, "1"),
         "MALLOC_ARENA_MAX": "2",  # each arena reserves address space, which the memory limit counts
     }
 
@@ -254,7 +251,6 @@ class ProgressPipe:
 
     @property
     def writer(self) -> int:
-        """The child's end."""
         assert self._writer is not None, "it was closed"
         return self._writer
 

@@ -127,7 +127,6 @@ class _Document:
         self._deleted_ends = [run.end for run in self._deleted]
 
     def text(self) -> str:
-        """Return the whole text."""
         ends = list(accumulate((max(0, length) for length in self._lengths), initial=0))
         stories = [self._story(start, end) for start, end in pairwise(ends)]
         body, footnotes, margins, _macros, _comments, endnotes, boxes, boxes_of_margins = stories
@@ -140,7 +139,6 @@ class _Document:
         return "\n\n".join(parts)
 
     def _story(self, start: int, end: int) -> list[str]:
-        """Return the blocks of the characters from `start` to `end`."""
         blocks = Blocks(_FORMAT.label)
         hidden: list[bool] = []  # for each open field, true in its instruction
         hidden_fields = 0

@@ -60,7 +60,6 @@ def members_of(text: str) -> dict[str, Any]:
 
 
 def title_in(text: str) -> str | None:
-    """Return the title in the front matter of a text, or None."""
     try:
         title = members_of(text).get("title")
     except NoMapping:

@@ -102,7 +102,6 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
         return self.mime_type not in _PLAIN
 
     def with_remark(self, remark: str) -> Extraction:
-        """Return a copy with a further remark."""
         return replace(self, remark=" ".join(filter(None, [self.remark, remark])))
 
     def within(self, limits: Limits) -> Extraction:

@@ -146,7 +146,6 @@ class _Content(Handler):
         self._skipped = self._notes = 0
 
     def finished(self) -> list[Page]:
-        """Return the pages of the complete file."""
         if self._fmt.name != "odp":
             self._end_page(None)
         return self._pages

@@ -156,7 +156,6 @@ def open_pdf(data: bytes) -> Iterator[Any]:
 
 
 def declared_title(document: Any) -> str | None:
-    """Return the title in the metadata, or None."""
     try:
         return given_title(document.get_metadata_value("Title"))
     except UnicodeDecodeError:

@@ -171,7 +171,6 @@ class _Reading:
         return "\n\n".join(parts).replace("\0", "")
 
     def run(self) -> None:
-        """Read all tokens."""
         for token in self._tokens():
             if text := token["text"]:
                 self._add(text)

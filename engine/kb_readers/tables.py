@@ -42,7 +42,6 @@ def tables_in(text: str) -> Iterator[Table]:
 
 
 def table_at(tables: Sequence[Table], place: int) -> Table | None:
-    """Return the table at a place, or None."""
     last = bisect_right(tables, place, key=lambda table: table.start) - 1
     return tables[last] if last >= 0 and place < tables[last].end else None
 

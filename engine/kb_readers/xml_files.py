@@ -59,7 +59,6 @@ class Handler:
 
 
 def local_name(name: str) -> str:
-    """Return a name without its namespace."""
     return name.rpartition(" ")[2]
 
 
@@ -108,7 +107,6 @@ class Archive:
         self._members = {each.filename.lower(): each for each in self._archive.infolist()}
 
     def holds(self, part: str) -> bool:
-        """True if the part exists."""
         return part.lower() in self._members
 
     def read(self, part: str) -> bytes:

@@ -74,7 +74,6 @@ def prctl(option: int, value: int) -> None:
 
 
 def refused(number: int) -> NotAvailable:
-    """Return the exception for an `errno`."""
     return NotAvailable(
         f"{_REASONS.get(number, os.strerror(number))} ({errno.errorcode.get(number, number)})"
     )

@@ -64,7 +64,7 @@ class Pictures:
         """Return the page of a document, with a chunk marked. Raises EngineError."""
         generation = await self._store.read(state.generation)
         if generation != self._generation:  # a document was changed, removed, or moved out of a scope
-            self._forget()
+            self._cache.clear()
             self._generation = generation
         document = await self._store.read(
             documents.detail,
@@ -98,12 +98,9 @@ class Pictures:
         """The number of pictures in the cache."""
         return len(self._cache)
 
-    def _forget(self) -> None:
-        self._cache.clear()
-
     def _keep(self, wanted: _Wanted, picture: m.Picture) -> None:
         if not self._cache:
-            asyncio.get_running_loop().call_later(_CACHE_SECONDS, self._forget)
+            asyncio.get_running_loop().call_later(_CACHE_SECONDS, self._cache.clear)
         self._cache[wanted] = picture
         while sum(len(each.content) for each in self._cache.values()) > _CACHE_BYTES:
             self._cache.popitem(last=False)

@@ -217,16 +217,13 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @classmethod
     def part_kinds(cls) -> Sequence[type[Settings]]:
-        """Return the classes of the optional parts' settings."""
         return [part.settings for part in parts()]
 
     @property
     def keys_file(self) -> Path:
-        """The file of API keys."""
         return keys_file(self.keys, self.home)
 
     def part_warnings(self) -> Iterator[str]:
-        """Yield warnings about the settings of optional parts."""
         for part in parts():
             yield from self.of(part.settings).warnings()
 
@@ -237,7 +234,6 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """The engine's data folder."""
         return self.home / "engine"
 
     @property
@@ -247,14 +243,12 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @property
     def database(self) -> Path:
-        """The file of the SQLite database."""
         if self.store:
             return Path(self.store.removeprefix(_SQLITE)).expanduser()
         return self.folder / "kb.sqlite"
 
     @property
     def scan_position(self) -> Path:
-        """The file with the position of the consistency scan."""
         return self.folder / "scan.json"
 
     @property

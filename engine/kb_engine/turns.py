@@ -73,7 +73,6 @@ class Turns(Generic[T]):
         return len(self._waiting)
 
     def add(self, caller: str, work: T) -> None:
-        """Queue work of a caller."""
         number = self._last[caller] = turn(self._last.get(caller), self._served)
         heapq.heappush(self._waiting, (number, next(self._arrivals), work))
 

@@ -48,7 +48,6 @@ class OfflineEmbedder:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of a text at most."""
         return self._embedder.max_tokens
 
     def count_tokens(self, text: str) -> int:

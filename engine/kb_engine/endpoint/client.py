@@ -96,7 +96,6 @@ class Endpoint:
             raise self._failed(f"closed the connection ({type(error).__name__})") from error
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 

@@ -135,7 +135,11 @@ class Workers:
 
     async def _serve(self, lane_workers: _LaneWorkers) -> None:
         while True:
-            leased = await self._next(lane_workers)
+            lane_workers.idle += 1
+            try:
+                leased = await self._next(lane_workers)
+            finally:
+                lane_workers.idle -= 1
             await self.cancel(leased.job.id)  # taken again after its lease was lost: stop the old work
             task = asyncio.create_task(self._traced_work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
@@ -154,13 +158,6 @@ class Workers:
                 await _to_the_end(self._ended(leased.job))
 
     async def _next(self, lane_workers: _LaneWorkers) -> LeasedJob:
-        lane_workers.idle += 1
-        try:
-            return await self._taken(lane_workers)
-        finally:
-            lane_workers.idle -= 1
-
-    async def _taken(self, lane_workers: _LaneWorkers) -> LeasedJob:
         # One worker per lane queries the store, for all that are idle, and the others wait for the lock: two
         # could both give a caller its last slot, and all would query for the same new job.
         async with lane_workers.looking:

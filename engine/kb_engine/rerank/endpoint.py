@@ -45,7 +45,6 @@ class EndpointReranker:
         self._rests_until = 0.0
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """See `Reranker.scores`."""
         if (left := self._rests_until - self._clock()) > 0:
             raise RerankFailed(f"The reranker is out of order; it is asked again in {math.ceil(left)} s.")
         size = self._settings.batch
@@ -61,7 +60,6 @@ class EndpointReranker:
         return [score for task in tasks for score in task.result()]
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._endpoint.close()
 
     async def _batch(self, query: str, texts: Sequence[str]) -> list[float]:

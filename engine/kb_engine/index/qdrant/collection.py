@@ -139,7 +139,6 @@ class Collection:
         return {int(hit.value): hit.count for hit in found.hits}
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     @contextmanager

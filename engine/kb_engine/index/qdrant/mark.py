@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 from qdrant_client import models as q
 
 from kb_engine.index.port import IndexUnavailable
@@ -167,14 +168,6 @@ def _point(mark: Mark) -> q.PointStruct:
 
 def _mark(payload: q.Payload) -> Mark:
     try:
-        return Mark(
-            generation=int(payload["generation"]),
-            build=str(payload["build"]),
-            dimensions=int(payload["dimensions"]),
-            reference=float(payload["reference"]),
-            holder=str(payload["holder"]),
-            beat=int(payload["beat"]),
-            analyser=str(payload.get("analyser")),
-        )
-    except (KeyError, TypeError, ValueError):
+        return msgspec.convert({"analyser": "", "build": "", **payload}, Mark)
+    except msgspec.ValidationError:
         return Mark()  # an invalid mark: the index is rebuilt

@@ -93,7 +93,6 @@ def mean_length(terms: Iterable[Terms]) -> float:
 def points_of(
     documents: Iterable[IndexedDocument], terms: dict[int, Terms], reference: float
 ) -> Iterator[q.PointStruct]:
-    """Yield a point for each chunk."""
     for one in documents:
         common = {
             "document": one.id,

@@ -265,7 +265,6 @@ def _payload_of(question: Question) -> q.WithPayloadInterface:
 
 
 def _scored(question: Question, points: Iterable[q.ScoredPoint]) -> dict[int, float]:
-    """Return the BM25 of each point."""
     if not question.by_words:
         return {}
     scores = {}

@@ -56,5 +56,4 @@ async def texts(read: Read) -> list[str]:
 
 
 async def forget_texts(write: Write) -> None:
-    """Remove all texts."""
     await write.rows("DELETE FROM question_texts")

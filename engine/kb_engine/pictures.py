@@ -29,10 +29,8 @@ from kb_readers.model import Limits, Page
 from kb_readers.readers import check_drawn, draw_file
 
 _AT_ONCE = 2
-_MOST_REQUESTS = 16
-"""Maximum number of requests that draw or wait; further ones are refused at once."""
-_MOST_SECONDS = 20.0
-"""Time for drawing a page, in seconds."""
+_MOST_REQUESTS = 16  # maximum number of requests that draw or wait; further ones are refused at once
+_MOST_SECONDS = 20.0  # time for drawing a page, in seconds
 _WHOLE_SECONDS = 25.0
 """Time for drawing a page with all waits, in seconds: less than the time-out of the server (30)."""
 _CACHE_BYTES = 64 << 20

@@ -34,18 +34,10 @@ from kb_readers.sandbox import Sandboxing
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
 _SQLITE = "sqlite:"
-_MOST_WORKERS = 8
-_MOST_SEARCH_PROCESSES = 4
-
-
-def _default_workers() -> int:
-    # All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
-    return min(_MOST_WORKERS, CORES)
-
-
-def _default_search_processes() -> int:
-    # One core is left for requests. Each process takes memory of its own, some 30 MiB.
-    return min(_MOST_SEARCH_PROCESSES, CORES - 1)
+# All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
+_WORKERS = min(8, CORES)
+# One core is left for requests. Each process takes memory of its own, some 30 MiB.
+_SEARCH_PROCESSES = min(4, CORES - 1)
 
 
 class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
@@ -127,7 +119,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             "number of threads that embed files; two more files are read at the same time",
         ),
         msgspec.Meta(ge=1, le=64),
-    ] = msgspec.field(default_factory=_default_workers)
+    ] = _WORKERS
     search_processes: Annotated[
         int,
         Setting(
@@ -136,7 +128,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             "wait for each other",
         ),
         msgspec.Meta(ge=0, le=64),
-    ] = msgspec.field(default_factory=_default_search_processes)
+    ] = _SEARCH_PROCESSES
     keep_failed_seconds: Annotated[
         float,
         Setting(

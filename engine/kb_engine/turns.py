@@ -34,8 +34,7 @@ LANES: tuple[Lane, ...] = get_args(Lane)
 SHORT_BYTES = 8 * 1024
 """Maximum size of a short text in bytes of UTF-8: about ten passages."""
 
-_SHORT_SLOTS = 8
-"""More than there are threads, so that notes that wait are taken and committed together."""
+_SHORT_SLOTS = 8  # more than there are threads, so that notes that wait are taken and committed together
 
 
 def lane_slots(threads: int) -> dict[Lane, int]:

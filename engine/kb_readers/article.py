@@ -13,7 +13,7 @@ import re
 import resource
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import accumulate
@@ -23,22 +23,16 @@ from typing import NamedTuple
 from kb_readers.html import find_encoding
 from kb_readers.text import decode
 
-_LEAST_SHARE = 1 / 4
-"""Minimum share of the page's words in the main text; with less the whole page is kept."""
-_NEARLY_ALL = 0.92
-"""Share of the prose of the page's `main` element that the main text has."""
-_MOST = 0.75
-"""Share of the page's prose that the main text has if there is no `main` element."""
+_LEAST_SHARE = 1 / 4  # minimum share of the page's words in the main text; with less the whole page is kept
+_NEARLY_ALL = 0.92  # share of the prose of the page's `main` element that the main text has
+_MOST = 0.75  # share of the page's prose that the main text has if there is no `main` element
 _SURROUNDINGS = 1.2
 """Maximum ratio of the words of the main text with its title and summary to the words without them."""
-_LARGEST_PART = 0.4
-"""Maximum share of the prose in a part that its class or id marks as no main text."""
-_LINKS = 0.6
-"""Minimum share of words in links in a list of links."""
+_LARGEST_PART = 0.4  # maximum share of the prose in a part that its class or id marks as no main text
+_LINKS = 0.6  # minimum share of words in links in a list of links
 _LARGEST_COMMENTS = 0.5
 """Maximum share of the prose in comments on the main text; with more the page is a discussion."""
-_PROSE_WORDS = 10
-"""Minimum words of a paragraph of prose."""
+_PROSE_WORDS = 10  # minimum words of a paragraph of prose
 
 # Elements whose end tag is required: a missing end tag of a paragraph or a list item ends no element.
 _ELEMENTS = frozenset(
@@ -84,7 +78,8 @@ def article_of(html: str) -> Article:
     whole = page.elements[0]
     _weigh(page.elements)
     root = _smallest(page.elements)
-    apart = [each for each in _outermost(page.elements) if root.start <= each.start < root.end]
+    outermost = (each for each in page.elements if each.apart and each.parent and not each.parent.apart)
+    apart = [each for each in outermost if root.start <= each.start < root.end]
     kept = root.words - sum(each.words for each in apart)
     if not whole.words * _LEAST_SHARE <= kept < whole.words:
         return Article(html, whole.words, 0)
@@ -190,10 +185,6 @@ def _with_surroundings(element: _Element, top: _Element) -> _Element:
             found = around
         around = around.parent
     return found
-
-
-def _outermost(elements: Sequence[_Element]) -> Iterator[_Element]:
-    return (each for each in elements if each.apart and each.parent and not each.parent.apart)
 
 
 class _Page(HTMLParser):

@@ -26,12 +26,10 @@ from kb_readers.ole import Compound, reading
 
 _FORMAT = FORMATS["doc"]
 _MAGIC = frozenset([0xA5EC, 0xA5DC])
-_WORD_97 = 193
-"""First version of the file format with Unicode, and with a table of pieces in each file."""
+_WORD_97 = 193  # first version of the file format with Unicode, and with a table of pieces in each file
 _IS_COMPLEX, _IS_ENCRYPTED, _HAS_TABLE_1 = 0x0004, 0x0100, 0x0200
 _LENGTHS_6, _LENGTHS_97 = 0x34, 0x4C
-_STYLES, _CHARACTERS, _PARAGRAPHS, _PIECES = 1, 12, 13, 33
-"""Numbers of structures in the header of the file."""
+_STYLES, _CHARACTERS, _PARAGRAPHS, _PIECES = 1, 12, 13, 33  # numbers of structures in the header of the file
 _IS_COMPRESSED = 1 << 30
 _PAGE_BYTES = 512
 _MOST_BASES = 20

@@ -20,8 +20,7 @@ from typing import Any
 import pypdfium2
 from pypdfium2 import raw
 
-_MOST_INFLATED_BYTES = 256 << 20
-"""Limit for all content streams together; streams beyond it count as sound."""
+_MOST_INFLATED_BYTES = 256 << 20  # limit for all content streams together; streams beyond it count as sound
 _INFLATED_BYTES = 1 << 18  # at a time
 
 _FLATE = re.compile(rb"/Fl(?:ateDecode)?[\s/>\]]")

@@ -30,11 +30,9 @@ _USER_EDIT, _PLACES = 0x0FF5, 0x1772
 _SLIDE_ATOM, _SLIDE_PLACE, _SLIDE_INFO, _OUTLINE = 0x03EF, 0x03F3, 0x03F9, 0x0FF0
 _SHAPE_KIND, _TEXT_KIND, _TEXT_REFERENCE, _WIDE_TEXT, _NARROW_TEXT = 0x0BC3, 0x0F9F, 0x0F9E, 0x0FA0, 0x0FA8
 _OF_SLIDES, _OF_NOTES = 0, 2  # instances of an outline
-_TITLES = frozenset([0, 6])
-"""Kinds of text."""
+_TITLES = frozenset([0, 6])  # kinds of text
 _TITLE_SHAPES = frozenset([13, 15, 17])
-_FIELDS: tuple[list[str], ...] = [], ["*"]
-"""Texts of a page of notes with a date or a page number."""
+_FIELDS: tuple[list[str], ...] = [], ["*"]  # texts of a page of notes with a date or a page number
 _IS_HIDDEN = 0x0004
 
 

@@ -320,11 +320,8 @@ class _Reading:
             self._ignored -= 1
         elif mark in _MARKS:
             self._flush()
-            self._put_if_text(_MARKS[mark])
-
-    def _put_if_text(self, text: str) -> None:
-        if self._group.takes:
-            self._put(text)
+            if self._group.takes:
+                self._put(_MARKS[mark])
 
     def _take(self, word: str, number: int | None) -> None:
         if word == "u" and number is not None:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 _RULE = re.compile(r"^[|:\- \t\r]++$", re.MULTILINE)
 _NO_ROW = re.compile(r"^[^|\n]*+$", re.MULTILINE)
 _BAR = re.compile(r"(?<!\\)\|")
-_LONGEST_COLUMNS = 400
-"""Maximum length of the names in a header row, in characters."""
+_LONGEST_COLUMNS = 400  # maximum length of the names in a header row, in characters
 _FARTHEST = 16_000
 """Maximum distance from the beginning of a row to a place whose column is counted, in characters."""
 

@@ -43,8 +43,7 @@ LONGEST_SIDE = 2000
 """Maximum side of a recognized piece, in pixels; larger pieces are shrunk. Tall pictures are cut first."""
 TALLEST = 1.5
 """Maximum height of a piece longer than `LONGEST_SIDE`, in widths."""
-_PICTURE_SIDE = 1_400
-"""Maximum side of a picture that is shown, in pixels."""
+_PICTURE_SIDE = 1_400  # maximum side of a picture that is shown, in pixels
 
 _MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 

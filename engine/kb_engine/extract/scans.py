@@ -216,8 +216,7 @@ class Look(NamedTuple):
     """Part of the page, 0 to 1, that its largest picture covers."""
 
 
-_Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points."""
+_Box = tuple[float, float, float, float]  # left, bottom, right and top, in points
 
 
 class _Picture(NamedTuple):

@@ -102,21 +102,13 @@ class Marker:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def beat(self, mine: Mark) -> Mark:
-        """Send a heartbeat, if one is due.
-
-        Raises:
-            OvertakenWriter: another engine took this one for dead.
-        """
+        """Send a heartbeat, if one is due. Raises OvertakenWriter: another engine took this one for dead."""
         if time.monotonic() - self._beaten < self._lease_seconds / 4:
             return mine
         return await self.change(mine)
 
     async def change(self, mine: Mark, **changes: Any) -> Mark:
-        """Change the mark, which must be held.
-
-        Raises:
-            OvertakenWriter: another engine has taken it over.
-        """
+        """Change the mark, which must be held. Raises OvertakenWriter: another engine has taken it over."""
         changed = replace(mine, beat=mine.beat + 1, **changes)
         if not await self._replace(mine, changed):
             raise OvertakenWriter("another engine has taken over the search index")

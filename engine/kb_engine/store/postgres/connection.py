@@ -58,8 +58,7 @@ _RESTORED = {kept: original for original, kept in _ESCAPED.items()}
 _TO_ESCAPE = re.compile("[\0\x01]")
 _TO_RESTORE = re.compile("\x01[\x01\x02]")
 
-_answered: dict[str, str] = {}
-"""The URL of the host that answered last, by the URL of all hosts."""
+_answered: dict[str, str] = {}  # the URL of the host that answered last, by the URL of all hosts
 
 GONE = (
     asyncpg.PostgresConnectionError,
@@ -90,14 +89,6 @@ def to_base(text: str) -> str:
 def from_base(text: str) -> str:
     """Undo `to_base`."""
     return _TO_RESTORE.sub(lambda found: _RESTORED[found[0]], text)
-
-
-def _encoded(text: str) -> bytes:
-    return to_base(text).encode()
-
-
-def _decoded(raw: bytes) -> str:
-    return from_base(bytes(raw).decode())
 
 
 @lru_cache(maxsize=512)
@@ -213,7 +204,13 @@ def _parameters(search_path: str) -> dict[str, str]:
 
 
 async def _prepare(db: Db) -> None:
-    await db.set_type_codec("text", schema="pg_catalog", encoder=_encoded, decoder=_decoded, format="binary")
+    await db.set_type_codec(
+        "text",
+        schema="pg_catalog",
+        encoder=lambda text: to_base(text).encode(),
+        decoder=lambda raw: from_base(bytes(raw).decode()),
+        format="binary",
+    )
 
 
 async def _keep(_db: Db) -> None:

@@ -113,8 +113,7 @@ _END_STOPPED = (
 """Ends the transactions of stopped engines, also those that the server itself does not end: in the middle of
 a COPY, between two messages about one statement, or begun behind a pooler.
 """
-_FILE_LEASES = 4
-"""Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
+_FILE_LEASES = 4  # number of lease lifetimes for which an unaccepted upload is kept without a heartbeat
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
 _SILENT_SECONDS = 10.0
 """Time between looks if the server of the listener still answers, and time for an answer, in seconds: one

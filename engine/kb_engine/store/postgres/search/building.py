@@ -40,8 +40,7 @@ _MOST_MEMORY_KIB = 1024 * 1024
 """Upper bound of the memory for the build; the part of the graph beyond it is built on disk,
 which is slow.
 """
-_NODE_BYTES = 800
-"""Size of a chunk's node in the graph, without its vector, in bytes."""
+_NODE_BYTES = 800  # size of a chunk's node in the graph, without its vector, in bytes
 
 _NAME = "vectors_by_meaning"
 VALID = f"SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{SCHEMA}.{_NAME}')"  # noqa: S608

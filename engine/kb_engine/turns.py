@@ -31,8 +31,7 @@ T = TypeVar("T")
 Lane: TypeAlias = Literal["short", "long", "scan"]
 LANES: tuple[Lane, ...] = get_args(Lane)
 
-SHORT_BYTES = 8 * 1024
-"""Maximum size of a short text in bytes of UTF-8: about ten passages."""
+SHORT_BYTES = 8 * 1024  # maximum size of a short text in bytes of UTF-8: about ten passages
 
 _SHORT_SLOTS = 8  # more than there are threads, so that notes that wait are taken and committed together
 

@@ -64,12 +64,9 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff
 class Article(NamedTuple):
     """A page reduced to its main text."""
 
-    html: str
-    """The page without the parts left out."""
-    words: int
-    """Number of words of the whole page."""
-    left_out: int
-    """Number of words left out; 0 if the whole page is kept."""
+    html: str  # the page without the parts left out
+    words: int  # number of words of the whole page
+    left_out: int  # number of words left out; 0 if the whole page is kept
 
 
 def article_of(html: str) -> Article:
@@ -103,25 +100,19 @@ class _Element:
     parent: _Element | None
     named_apart: bool = False
     in_comment: bool = False
-    is_marked: bool = False
-    """In an element that its name marks as no main text, or such an element."""
+    is_marked: bool = False  # in an element that its name marks as no main text, or such an element
     is_main: bool = False
     end: int = 0
     words: int = 0
-    links: int = 0
-    """Words in links."""
-    prose: int = 0
-    """Words in paragraphs of some length, and in code."""
+    links: int = 0  # words in links
+    prose: int = 0  # words in paragraphs of some length, and in code
     own_words: int = 0
     own_prose: int = 0
     headings: int = 0
-    titles: int = 0
-    """Headings of level 1."""
+    titles: int = 0  # headings of level 1
     apart: bool = False
-    kept: int = 0
-    """Words that are not apart."""
-    clean: int = 0
-    """Prose that is not apart."""
+    kept: int = 0  # words that are not apart
+    clean: int = 0  # prose that is not apart
 
 
 def _weigh(elements: Sequence[_Element]) -> None:
@@ -194,8 +185,7 @@ class _Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._lines = [0, *accumulate(len(line) + 1 for line in html.split("\n"))]
         self._html = html
-        self.body = 0
-        """Offset after the head of the page."""
+        self.body = 0  # offset after the head of the page
         self.title: tuple[int, int] | None = None
         """The first heading of level 1 that is in no element apart by name."""
         self.title_words = 0

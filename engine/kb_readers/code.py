@@ -20,8 +20,7 @@ from kb_readers.markdown import fenced, one_line
 from kb_readers.model import Context, Extraction, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
-TOP_LEVEL = "Top level"
-"""The heading of code after a definition and outside of all definitions."""
+TOP_LEVEL = "Top level"  # the heading of code after a definition and outside of all definitions
 
 _DEEPEST = 6  # the deepest level of headings
 _LONGEST_NAME = 120

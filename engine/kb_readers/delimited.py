@@ -24,8 +24,7 @@ from kb_readers.markdown import escaped, one_line, table_row, table_rule
 from kb_readers.model import DEFAULT_LIMITS, Extraction, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
-MOST_COLUMNS = 16_384
-"""Maximum columns of a row; the same as for workbooks."""
+MOST_COLUMNS = 16_384  # maximum columns of a row; the same as for workbooks
 
 _FORMAT = FORMATS["csv"]
 _SEPARATORS = "\t;|,"

@@ -58,8 +58,7 @@ class _Piece(NamedTuple):
     start: int
     end: int
     offset: int
-    width: int
-    """Bytes of a character: 1 for Windows 1252, 2 for UTF-16."""
+    width: int  # bytes of a character: 1 for Windows 1252, 2 for UTF-16
 
 
 class _Run(NamedTuple):

@@ -186,12 +186,9 @@ class _Paragraph(LinearText):
     level: int | None = None
     list_id: str | None = None
     depth: int | None = None
-    has_removed: bool = False
-    """True if a tracked change removed text of the paragraph, or its end."""
-    chosen: str = ""
-    """The selected entry of the open drop-down field."""
-    begin: int = 0
-    """Start of the displayed text of the field, in `parts`."""
+    has_removed: bool = False  # true if a tracked change removed text of the paragraph, or its end
+    chosen: str = ""  # the selected entry of the open drop-down field
+    begin: int = 0  # start of the displayed text of the field, in `parts`
 
 
 _Row: TypeAlias = list[tuple[str, int]]  # cells, each with its column span

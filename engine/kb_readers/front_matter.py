@@ -15,8 +15,7 @@ import yaml
 LARGEST = 65_536
 """Maximum number of characters between the two lines of dashes; longer front matter counts as text."""
 
-NOTHING = ("null", "~")
-"""Texts of YAML for no value."""
+NOTHING = ("null", "~")  # texts of YAML for no value
 
 _DEEPEST = 16
 _FENCES = re.compile(r"(?ms)---[ \t]*\r?\n(.*?)(?:^|\r?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")

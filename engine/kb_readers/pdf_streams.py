@@ -64,13 +64,10 @@ def damaged_pages(document: Any, data: bytes) -> list[int]:
 
 
 class _State(Enum):
-    SOUND = auto()
-    """Complete, with a matching checksum."""
-    UNPROVEN = auto()
-    """Inflatable, but truncated or with another checksum."""
+    SOUND = auto()  # complete, with a matching checksum
+    UNPROVEN = auto()  # inflatable, but truncated or with another checksum
     BROKEN = auto()
-    UNKNOWN = auto()
-    """Without a checksum, or not examined."""
+    UNKNOWN = auto()  # without a checksum, or not examined
 
 
 class _Objects:

@@ -53,10 +53,8 @@ class _Text(NamedTuple):
 class _Slide:
     """A slide or a page of notes, as an outline lists it."""
 
-    place: int
-    """Number in the directory of the file."""
-    number: int
-    """Number by which slides refer to notes."""
+    place: int  # number in the directory of the file
+    number: int  # number by which slides refer to notes
     outline: list[_Text] = field(default_factory=list)
     texts: list[_Text] = field(default_factory=list)
     notes: int = 0

@@ -107,8 +107,7 @@ class _Story:
 
     blocks: Blocks = field(default_factory=lambda: Blocks(_FORMAT.label))
     line: LinearText = field(default_factory=LinearText)
-    mark: str = ""
-    """The bullet or number of the open paragraph."""
+    mark: str = ""  # the bullet or number of the open paragraph
 
 
 @dataclass
@@ -118,13 +117,11 @@ class _Group:
     story: _Story
     takes: str = "text"
     """The destination of its text: "text", "html", an entry of `_TABLES`, or "" if it is skipped."""
-    name: str = ""
-    """The destination that the group begins."""
+    name: str = ""  # the destination that the group begins
     is_new: bool = False
     """True up to its first word, which may begin a destination that older programs ignore."""
     is_optional: bool = False
-    fallback: int = 1
-    """Number of characters that replace a Unicode character in older programs."""
+    fallback: int = 1  # number of characters that replace a Unicode character in older programs
     codec: str = "cp1252"
     font: str = ""
     style: int = 0

@@ -21,8 +21,7 @@ class Table(NamedTuple):
     """A table of a page, including its header row."""
 
     start: int
-    rule: int
-    """Start of the line below the header row."""
+    rule: int  # start of the line below the header row
     end: int
 
 

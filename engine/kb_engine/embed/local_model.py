@@ -41,8 +41,7 @@ class LocalEmbedder(Embedder):
     """A model of one folder, loaded on first use. Its dimensions are known then, or from `expect`."""
 
     queries_at_once = 4
-    changed_by: str
-    """Advice if the base has vectors of another length."""
+    changed_by: str  # advice if the base has vectors of another length
 
     def __init__(self, settings: ModelSettings, name: str, max_tokens: int) -> None:
         self._settings = settings

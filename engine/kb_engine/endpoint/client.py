@@ -20,8 +20,7 @@ import aiohttp
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
-MOST_RETRY_AFTER = 300.0
-"""Maximum `Retry-After` that is respected, in seconds."""
+MOST_RETRY_AFTER = 300.0  # maximum `Retry-After` that is respected, in seconds
 
 _CONNECT_SECONDS = 5.0
 _READ_BYTES = 64 * 1024

@@ -441,16 +441,11 @@ class _LaneWorkers:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     in_hand: list[str] = field(default_factory=list)
-    idle: int = 0
-    """Number of workers without a job."""
-    taken: deque[LeasedJob] = field(default_factory=deque)
-    """Jobs for idle workers."""
-    called: int = 0
-    """Calls since the last look at the queue."""
-    has_more: bool = False
-    """True if the last look left jobs in the queue."""
-    may_find: bool = True
-    """True if another look may find a job at once."""
+    idle: int = 0  # number of workers without a job
+    taken: deque[LeasedJob] = field(default_factory=deque)  # jobs for idle workers
+    called: int = 0  # calls since the last look at the queue
+    has_more: bool = False  # true if the last look left jobs in the queue
+    may_find: bool = True  # true if another look may find a job at once
 
     def left_out(self) -> Callable[..., set[str]]:
         """Return a function that returns the callers at their limit now, after jobs of the given callers."""

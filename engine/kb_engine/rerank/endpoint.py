@@ -27,8 +27,7 @@ from kb_engine.rerank.rerank_settings import JINA, TEI, RerankSettings
 
 logger = logging.getLogger(__name__)
 
-REST_SECONDS = 5.0
-"""Backoff after a failure if the endpoint gives no `Retry-After`, in seconds."""
+REST_SECONDS = 5.0  # backoff after a failure if the endpoint gives no `Retry-After`, in seconds
 _MOST_REST = 60.0
 _MOST_BYTES = 1024 * 1024
 _MENDED_BY = {401: "; set KB_RERANK_KEY", 403: "; set KB_RERANK_KEY", 404: "; check KB_RERANK_URL"}

@@ -32,8 +32,7 @@ class Readable(NamedTuple):
     """A file, or a folder with its content; it may not exist."""
 
     path: Path
-    names_only: bool = False
-    """True if files in it and in its subfolders may be listed and not read."""
+    names_only: bool = False  # true if files in it and in its subfolders may be listed and not read
 
 
 def files(package: str) -> Iterator[Readable]:

@@ -26,8 +26,7 @@ from kb_engine.index.qdrant.collection import Collection, NoCollection
 from kb_engine.index.qdrant.points import equals
 from kb_engine.index.words import ANALYSER
 
-MARK_ID = 0
-"""Chunk ids begin at 1."""
+MARK_ID = 0  # chunk ids begin at 1
 BESIDES_THE_MARK = q.Filter(must_not=[q.HasIdCondition(has_id=[MARK_ID])])
 LEASE = 2.0
 """Lifetime of a lock without heartbeat, in request time-outs: by then all requests of the holder
@@ -44,14 +43,12 @@ class Mark:
 
     generation: int = 0
     build: str = ""
-    dimensions: int = 0
-    """Dimensions of the vectors; 0: the collection cannot hold vectors, and has no chunks."""
+    dimensions: int = 0  # dimensions of the vectors; 0: the collection cannot hold vectors, and has no chunks
     reference: float = 0.0
     """Mean length, in words, of the first texts (`points.share`); 0: the collection had no texts yet."""
     holder: str = ""
     beat: int = 0
-    analyser: str = ANALYSER
-    """The analyser of the words; an index of an earlier one is made anew."""
+    analyser: str = ANALYSER  # the analyser of the words; an index of an earlier one is made anew
 
 
 class OvertakenWriter(IndexUnavailable):
@@ -68,10 +65,8 @@ class Marker:
         self._collection = collection
         self._name = uuid4().hex
         self._lease_seconds = LEASE * timeout
-        self._watched: tuple[str, int] = ("", 0)
-        """The holder and beat last seen by a waiting engine."""
-        self._since = 0.0
-        """Time since which these are unchanged."""
+        self._watched: tuple[str, int] = ("", 0)  # the holder and beat last seen by a waiting engine
+        self._since = 0.0  # time since which these are unchanged
         self._beaten = 0.0
         self._held: Mark | None = None
 

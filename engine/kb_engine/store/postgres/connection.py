@@ -26,12 +26,10 @@ from kb_engine.address import Address, urls_of
 
 T = TypeVar("T")
 
-Db: TypeAlias = Any
-"""An `asyncpg.Connection`; the package has no types."""
+Db: TypeAlias = Any  # an `asyncpg.Connection`; the package has no types
 
 SCHEMA = "kb"
-CONNECTIONS = 10
-"""Maximum number of pooled connections of an engine. The listener has an additional one."""
+CONNECTIONS = 10  # maximum number of pooled connections of an engine. The listener has an additional one.
 WRITERS = CONNECTIONS - 3
 """Maximum number of connections for writes; the rest stays free for searches and leases."""
 _ATTEMPTS = 5
@@ -50,8 +48,7 @@ locks, in seconds: less than a call waits for an answer, and more than a busy en
 RETRY_SECONDS = 2.0
 
 CHANNEL = "kb"
-LISTENER = "kb listener"
-"""The name under which the server lists the connections that receive events."""
+LISTENER = "kb listener"  # the name under which the server lists the connections that receive events
 
 _ESCAPED = {"\0": "\x01\x01", "\x01": "\x01\x02"}
 _RESTORED = {kept: original for original, kept in _ESCAPED.items()}

@@ -39,8 +39,7 @@ _ACCEPTING = 0x6B62_0002
 _CHANGING = 0x6B62_0003
 """Advisory lock of the base: shared for changes of documents, exclusive for changes of the whole base."""
 _DESCRIBING = 0x6B62_0004  # advisory lock for describing a collection: names and ids stay unique
-BUILDING = 0x6B62_0005
-"""Advisory lock for building the index of vectors, or for preventing that."""
+BUILDING = 0x6B62_0005  # advisory lock for building the index of vectors, or for preventing that
 _KEYS, _CONTENTS, _MEASURES = range(3)
 """Hash seeds, so that keys, contents and measures with equal text have different advisory locks."""
 SLICE = 100

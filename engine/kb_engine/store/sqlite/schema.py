@@ -22,8 +22,7 @@ from kb_engine.store.repository.content import passages_hash
 from kb_engine.store.sqlite.connection import rows, set_meta, transaction, value
 from kb_engine.store.sqlite.copying import keep_layout
 
-Migration = str | Callable[[apsw.Connection], None]
-"""SQL, or a function if SQL does not suffice."""
+Migration = str | Callable[[apsw.Connection], None]  # SQL, or a function if SQL does not suffice
 
 _TYPES = {
     "text": "TEXT", "unsorted": "TEXT", "whole": "INTEGER", "small": "INTEGER", "real": "REAL",

@@ -29,8 +29,7 @@ from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, c
 from kb_engine.store.postgres.transaction import BUILDING, expect_layout
 
 LEAST_PGVECTOR = (0, 8)
-LONGEST_VECTOR = 4_000
-"""Maximum number of dimensions of an index in half precision."""
+LONGEST_VECTOR = 4_000  # maximum number of dimensions of an index in half precision
 CHECK_SECONDS = 10.0
 _LONGEST_PAUSE = 3_600.0
 _LOCK_SECONDS = 0.25

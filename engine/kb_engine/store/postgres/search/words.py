@@ -17,17 +17,12 @@ from kb_engine.store.postgres.search.state import Extent, ReachedSizes
 from kb_engine.store.repository.reach import of_document
 
 BUDGET_CHUNKS = 10_000
-BUDGET_SHARE = 0.15
-"""The budget is the larger of `BUDGET_CHUNKS` and this share of the base."""
-CACHED_FROM = 500
-"""Minimum count that is cached; counting rarer words again is cheaper."""
-CACHE_SIZE = 100_000
-"""Maximum number of cached counts, of all access scopes."""
-DRIFT = 0.02
-"""An earlier count serves as an estimate until the size of the base has changed by this share."""
+BUDGET_SHARE = 0.15  # the budget is the larger of `BUDGET_CHUNKS` and this share of the base
+CACHED_FROM = 500  # minimum count that is cached; counting rarer words again is cheaper
+CACHE_SIZE = 100_000  # maximum number of cached counts, of all access scopes
+DRIFT = 0.02  # an earlier count serves as an estimate until the size of the base has changed by this share
 
-Known = tuple[str, int]
-"""A term that occurs, and its approximate number of chunks."""
+Known = tuple[str, int]  # a term that occurs, and its approximate number of chunks
 
 
 def affordable(known: list[Known], extent: Extent) -> tuple[list[Known], list[Known]]:

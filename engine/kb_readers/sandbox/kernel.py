@@ -29,10 +29,7 @@ class Machine(NamedTuple):
     seccomp: int
 
 
-MACHINES = {
-    "x86_64": Machine("x86_64", 0xC000003E, 317),
-    "aarch64": Machine("aarch64", 0xC00000B7, 277),
-}
+MACHINES = {"x86_64": Machine("x86_64", 0xC000003E, 317), "aarch64": Machine("aarch64", 0xC00000B7, 277)}
 
 
 def machine() -> Machine:

@@ -43,14 +43,7 @@ from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Ids
 from kb_engine.index.words import Analyser
 from kb_engine.priority import lower_priority
-from kb_engine.store.sqlite.connection import (
-    VECTOR_TYPE,
-    connect,
-    roll_back,
-    rows,
-    transaction,
-    value,
-)
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, roll_back, rows, transaction, value
 from kb_engine.store.sqlite.reserve import expect_room
 
 BATCH_ROWS = 1_024

@@ -313,17 +313,15 @@ class BaseRefused(Exception):
     def __init__(self, path: Place, why: str) -> None:
         # On one line for the log; a server's error message may have several.
         super().__init__(" ".join(f"The base {path} cannot be opened: {why}".splitlines()))
-        self.path = path
 
 
 class BaseInUse(BaseRefused):
     """The process `pid` owns the base; `supervisor` is the `kb up` that would start it again."""
 
-    def __init__(self, path: Path, pid: int | None, supervisor: int | None = None) -> None:
+    def __init__(self, path: Path, pid: int | None = None, supervisor: int | None = None) -> None:
         owner = f"process {pid}" if pid else "another process"
         stop = f"`kb up` (process {supervisor}) with Ctrl-C" if supervisor else "that process"
         super().__init__(path, f"{owner} is using it. Stop {stop} or name another base.")
-        self.pid = pid
 
 
 class BaseLinked(BaseRefused):
@@ -358,8 +356,6 @@ class BaseTooNew(BaseRefused):
             f"its layout has version {found}, this engine knows {known} at the most. "
             "Start it with the engine that wrote it, or a later one.",
         )
-        self.found = found
-        self.known = known
 
 
 class BaseUnfinished(BaseRefused):
@@ -382,8 +378,6 @@ class EmbedderMismatch(BaseRefused):
             f"it was filled by the embedder {described(stored)}, and the settings name "
             f"{described(wanted)}. `kb reindex` re-embeds the base with the embedder of the settings.",
         )
-        self.stored = stored
-        self.wanted = wanted
 
 
 def described(embedder: EmbedderIdentity) -> str:

@@ -47,11 +47,6 @@ def buffer(data: bytes) -> ctypes.Array[ctypes.c_char]:
     return ctypes.create_string_buffer(data, len(data))
 
 
-def address(of: ctypes.Array[ctypes.c_char]) -> int:
-    """Return the address of a buffer, valid as long as the buffer exists."""
-    return ctypes.addressof(of)
-
-
 def syscall(number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
     """Return the result of a system call. Raises NotAvailable with the reason."""
     library = ctypes.CDLL(None, use_errno=True)

@@ -8,6 +8,7 @@ point to.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import struct
@@ -86,7 +87,7 @@ def restrict() -> None:
     code = b"".join(_INSTRUCTION.pack(*each) for each in program(here, os.getpid()))
     instructions = kernel.buffer(code)
     # struct sock_fprog: the length, and the address; native alignment adds the padding between them.
-    header = struct.pack("@HP", len(code) // _INSTRUCTION.size, kernel.address(instructions))
+    header = struct.pack("@HP", len(code) // _INSTRUCTION.size, ctypes.addressof(instructions))
     kernel.syscall(here.seccomp, _SET_FILTER, 0, kernel.buffer(header))
 
 

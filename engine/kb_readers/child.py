@@ -43,8 +43,6 @@ OnProgress = Callable[[Progress], Awaitable[None]]
 
 _WORKER = "kb_readers.worker"
 _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
-_READ_BYTES = 4096
-_MOST_BYTES = 1 << 16  # maximum progress data waiting to be processed
 _ERROR_BYTES = 4096
 _THREADS = (
     "TOKIO_WORKER_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
@@ -230,7 +228,6 @@ def open_progress_pipe(most_pages: int) -> Iterator[ProgressPipe]:
         yield pipe
     finally:
         pipe.close_writer()
-        asyncio.get_running_loop().remove_reader(reader)
         os.close(reader)
 
 
@@ -241,13 +238,8 @@ class ProgressPipe:
         self._reader = reader
         self._writer: int | None = writer
         self._most_pages = most_pages
-        self._loop = asyncio.get_running_loop()
-        self._data = b""
-        self._ended = False
         self._counted = False
         self._last = -1
-        self._arrived = asyncio.Event()
-        self._loop.add_reader(reader, self._read)
 
     @property
     def writer(self) -> int:
@@ -265,12 +257,12 @@ class ProgressPipe:
 
         Raises ExtractionFailed for invalid records, or records that would extend the time limit forever.
         """
-        while len(self._data) < RECORD_BYTES:
-            if self._ended:
+        record = b""
+        while len(record) < RECORD_BYTES:
+            await self._readable()
+            if not (data := os.read(self._reader, RECORD_BYTES - len(record))):
                 return None
-            self._arrived.clear()
-            await self._arrived.wait()
-        record, self._data = self._data[:RECORD_BYTES], self._data[RECORD_BYTES:]
+            record += data
         page = PageBegun.of(record)
         if page == (0, page.pages, 0, 0) and page.pages and not self._counted and self._last < 0:
             self._counted = True
@@ -280,10 +272,10 @@ class ProgressPipe:
         self._last = page.done
         return page
 
-    def _read(self) -> None:
-        data = os.read(self._reader, _READ_BYTES)
-        if not data:
-            self._ended = True
-            self._loop.remove_reader(self._reader)
-        self._data = (self._data + data)[:_MOST_BYTES]
-        self._arrived.set()
+    async def _readable(self) -> None:
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._reader, arrived.set)
+        try:
+            await arrived.wait()
+        finally:
+            loop.remove_reader(self._reader)

@@ -37,20 +37,42 @@ class TextModel(Protocol):
         """Return unit vectors, shape (n, dimensions). Raises TextRefused."""
 
 
-class LocalEmbedder(Embedder):
+class LazyEmbedder(Embedder):
+    """An embedder whose model is loaded on first use, once for all threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._model: TextModel | None = None
+        self.loaded = False
+
+    def load(self) -> None:
+        self._ready()
+
+    def _ready(self) -> TextModel:
+        if (model := self._model) is None:
+            with self._lock:
+                if (model := self._model) is None:
+                    model = self._model = self._load()
+                    self.loaded = True
+        return model
+
+    def _load(self) -> TextModel:
+        """Return the loaded model. Raises EmbedderUnavailable."""
+        raise NotImplementedError
+
+
+class LocalEmbedder(LazyEmbedder):
     """A model of one folder, loaded on first use. Its dimensions are known then, or from `expect`."""
 
     queries_at_once = 4
     changed_by: str  # advice if the base has vectors of another length
 
     def __init__(self, settings: ModelSettings, name: str, max_tokens: int) -> None:
+        super().__init__()
         self._settings = settings
-        self._lock = Lock()
-        self._model: TextModel | None = None
         self.name = settings.base_name(name)
         self.max_tokens = max_tokens
         self.dimensions = 0
-        self.loaded = False
         self.scoring = scoring_for(None, settings.chosen_scoring)
 
     def open(self) -> TextModel:
@@ -59,9 +81,6 @@ class LocalEmbedder(Embedder):
 
     def expect(self, dimensions: int) -> None:
         self.dimensions = dimensions
-
-    def load(self) -> None:
-        self._ready()
 
     def count_tokens(self, text: str) -> int:
         """Return the model's own count, including the prefix of passages."""
@@ -80,13 +99,6 @@ class LocalEmbedder(Embedder):
         vector: NDArray[np.float32] = self._ready().embed([self._settings.embedding_query_prefix + text])[0]
         return vector
 
-    def _ready(self) -> TextModel:
-        if (model := self._model) is None:
-            with self._lock:
-                if (model := self._model) is None:
-                    model = self._model = self._load()
-        return model
-
     def _load(self) -> TextModel:
         model = self.open()
         questions, passages = map(model.embed, self._settings.probes())
@@ -97,7 +109,6 @@ class LocalEmbedder(Embedder):
             )
         self.dimensions = passages.shape[1]
         self.scoring = scoring_for(questions @ passages.T, self._settings.chosen_scoring)
-        self.loaded = True
         logger.info(
             "embedding model loaded",
             extra={"model": self.name, "dimensions": self.dimensions, "scoring": as_setting(self.scoring)},

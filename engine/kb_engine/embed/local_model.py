@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kb_engine.embed.own_model import ModelSettings, as_setting, scoring_for
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
+from kb_engine.embed.protocol import EmbedderUnavailable, LazyEmbedder, TextModel
 from kb_engine.index.port import Vectors
 
 if TYPE_CHECKING:
@@ -25,40 +24,6 @@ _WINDOWS = (
 )
 
 logger = logging.getLogger(__name__)
-
-
-class TextModel(Protocol):
-    """A loaded model with its tokenizer; each call blocks and computes on the calling thread."""
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of the untruncated text, including special tokens."""
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return unit vectors, shape (n, dimensions). Raises TextRefused."""
-
-
-class LazyEmbedder(Embedder):
-    """An embedder whose model is loaded on first use, once for all threads."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._model: TextModel | None = None
-        self.loaded = False
-
-    def load(self) -> None:
-        self._ready()
-
-    def _ready(self) -> TextModel:
-        if (model := self._model) is None:
-            with self._lock:
-                if (model := self._model) is None:
-                    model = self._model = self._load()
-                    self.loaded = True
-        return model
-
-    def _load(self) -> TextModel:
-        """Return the loaded model. Raises EmbedderUnavailable."""
-        raise NotImplementedError
 
 
 class LocalEmbedder(LazyEmbedder):

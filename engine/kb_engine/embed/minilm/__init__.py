@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from kb_config.installing import install_command
 from kb_engine.cores import CORES
-from kb_engine.embed.local_model import LazyEmbedder
 from kb_engine.embed.onnx_model import OnnxModel, Session, missing_package, open_session, read_tokenizer
-from kb_engine.embed.protocol import EmbedderUnavailable
+from kb_engine.embed.protocol import EmbedderUnavailable, LazyEmbedder
 from kb_engine.index.port import Scoring, Vectors
 
 _TOKENIZER = Path(__file__).with_name("tokenizer.json")

@@ -13,9 +13,7 @@ def check_description(
 
     `described_as` is the id of its earlier description, or None; `owner` is the name of another collection
     that was described under `id_`; `in_use`: documents carry its tag.
-
-    Raises:
-        EngineError: `collection_exists`.
+    Raises EngineError: `collection_exists`.
     """
     own = r.collection_id(name)
     if described_as is not None:

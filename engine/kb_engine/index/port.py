@@ -37,10 +37,8 @@ if TYPE_CHECKING:  # every command reads the settings, which import this module;
     from numpy.typing import NDArray
 
 Ids: TypeAlias = "NDArray[np.int64]"
-Vector: TypeAlias = "NDArray[np.float32]"
-"""Shape (dimensions,), of length 1."""
-Vectors: TypeAlias = "NDArray[np.float32]"
-"""Shape (n, dimensions), each row of length 1."""
+Vector: TypeAlias = "NDArray[np.float32]"  # shape (dimensions,), of length 1
+Vectors: TypeAlias = "NDArray[np.float32]"  # shape (n, dimensions), each row of length 1
 
 
 SIMILAR_SHARE = 3 / 7
@@ -88,8 +86,7 @@ class Selection:
 class Scoring:
     """The constants of the fused score. They were measured with one embedder and belong to it."""
 
-    weight: float
-    """The vector's share, 0 to 1; `w` in settings."""
+    weight: float  # the vector's share, 0 to 1; `w` in settings
     saturation: float
     """The fraction of the query's total weight (`words.py`) at which the keyword part is one half, above 0;
     `k` in settings.

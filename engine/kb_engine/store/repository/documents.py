@@ -94,7 +94,6 @@ async def find(read: Read, key: int | str) -> m.Document:
 
 
 async def has(read: Read, uid: str) -> bool:
-    """True if a document has this uid."""
     return await read.value("SELECT id FROM documents WHERE uid = ?", (uid,)) is not None
 
 

@@ -47,8 +47,7 @@ from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, transa
 from kb_engine.store.sqlite.reserve import expect_room
 
 BATCH_ROWS = 1_024
-_AT_ONCE = 16
-"""Number of blocks in memory that are merged into a file while a base is read."""
+_AT_ONCE = 16  # number of blocks in memory that are merged into a file while a base is read
 PAUSE_SECONDS = 30.0
 """Pause after a failure such as a full disk, in seconds; searches stay correct meanwhile, but slower."""
 _ALL = 1 << 62

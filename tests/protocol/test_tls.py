@@ -159,7 +159,7 @@ def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Sta
         client.close()
 
 
-@pytest.mark.parametrize("command", [("up",), ("up", "--single"), ("serve",), ("serve", "workers")])
+@pytest.mark.parametrize("command", [("up", "--single"), ("serve",), ("serve", "workers")])
 def test_a_pair_that_does_not_fit_is_refused_at_the_start(
     tmp_path: Path, pair: Pair, engine_pair: Pair, command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_pair_that_does_not_fit_is_refused_at_the_start(
     environment["KB_WORKERS"] = "2" if "workers" in command else "1"
     mixed = settings_of(Pair(pair.certificate, engine_pair.key))
     refused = ended(*(part for part in command if part != "workers"), **environment, **mixed)
-    said = refused.stderr + capfd.readouterr().err  # the server of `kb up` is a separate process
+    said = refused.stderr + capfd.readouterr().err  # workers are separate processes
     assert refused.returncode == Exit.FAILED
     assert "KB_TLS_CERT, KB_TLS_KEY: " in said
     assert "is not the key of the certificate" in said

@@ -89,11 +89,7 @@ def files(http: httpx.Client, listed: list[Any]) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("one", "two"),
-    [
-        ("sqlite", "sqlite"),
-        pytest.param("sqlite", "postgres", marks=pytest.mark.process),
-        pytest.param("postgres", "sqlite", marks=pytest.mark.process),
-    ],
+    [("sqlite", "postgres"), ("postgres", "sqlite")],
 )
 def test_a_base_is_moved_with_all_that_it_keeps(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, two: str

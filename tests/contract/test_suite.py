@@ -35,7 +35,7 @@ from tests.support.postgres import new_database
 WORK = 1.5
 """Processor time after which a started engine is killed, in seconds."""
 KILLS = 3
-SEARCHING = ("access", "pages", "query", "ranking", "search", "vector_search")
+SEARCHING = ("pages", "ranking", "search", "vector_search")
 """The modules of the suite whose promises depend most on the index."""
 
 pytestmark = pytest.mark.process

@@ -105,14 +105,14 @@ class PostgresServer:
 
 
 @contextmanager
-def own_server() -> Iterator[PostgresServer]:
+def own_server(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
     """Yield a running server in a temporary folder that its user may enter.
 
     Raises:
         ModuleNotFoundError: the package is not installed.
         PostgresFailed: it did not start.
     """
-    server = PostgresServer(Path(tempfile.mkdtemp(prefix="kb-postgres-")))
+    server = PostgresServer(Path(tempfile.mkdtemp(prefix="kb-postgres-")), settings)
     try:
         server.start()
         yield server

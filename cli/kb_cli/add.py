@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ from kb_cli.output import CliError, Exit, Output, counted, printable_line
 from kb_cli.properties import MARKDOWN, NO_DETAILS, Details, of_front_matter
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
+from kb_contracts.api.operations import CREATE_JOB, GET_JOB
 from kb_contracts.semantics.sources import what_stays
 from kb_server.collection_tags import tags_for_submission
 
@@ -99,8 +99,7 @@ class Progress(AbstractContextManager["Progress"]):
                 console=out.console(),
                 transient=True,
             )
-            self._sending = self._bars.add_task("sending", total=None)
-            self._reading = self._bars.add_task("reading", total=None)
+            self._tasks = {name: self._bars.add_task(name, total=None) for name in ("sending", "reading")}
 
     def __enter__(self) -> Progress:
         if self._bars is not None:
@@ -119,14 +118,12 @@ class Progress(AbstractContextManager["Progress"]):
     def began(self, files: int, size: int) -> None:
         """Announce the number of files to send, and their total size in bytes."""
         self.files, self._size = files, size
-        if self._bars is not None:
-            self._bars.update(self._sending, total=size)
-            self._bars.update(self._reading, total=files)
+        self._set("sending", total=size)
+        self._set("reading", total=files)
 
     def sent(self, size: int) -> None:
         """Advance the bar of sent bytes."""
-        if self._bars is not None:
-            self._bars.advance(self._sending, size)
+        self._set("sending", advance=size)
 
     @property
     def on_job(self) -> Callable[[m.Job], None] | None:
@@ -134,14 +131,16 @@ class Progress(AbstractContextManager["Progress"]):
         return None if self._bars is None else self._show_job
 
     def _show_job(self, job: m.Job) -> None:
+        self._set("reading", completed=self._ended + job.progress)
+
+    def _set(self, bar: str, **values: Any) -> None:
         if self._bars is not None:
-            self._bars.update(self._reading, completed=self._ended + job.progress)
+            self._bars.update(self._tasks[bar], **values)
 
     def ended(self, result: Result) -> None:
         """Report the outcome of one file."""
         self._ended += 1
-        if self._bars is not None:
-            self._bars.update(self._reading, completed=self._ended)
+        self._set("reading", completed=self._ended)
         if self.files <= _LISTED_FILES or result.outcome not in _DONE or result.reason:
             self._show(result)
 
@@ -149,9 +148,8 @@ class Progress(AbstractContextManager["Progress"]):
         """Skip a file of `size` bytes and of unknown format; its line stands at the end."""
         self._unknown[extension, reason].append(path)
         self._size -= size
-        if self._bars is not None:
-            self._bars.update(self._sending, total=self._size)
-            self._bars.update(self._reading, total=self.files - sum(map(len, self._unknown.values())))
+        self._set("sending", total=self._size)
+        self._set("reading", total=self.files - sum(map(len, self._unknown.values())))
 
     def _show(self, result: Result) -> None:
         if self._bars is not None:
@@ -340,9 +338,7 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
     Hidden files and folders inside a named folder are skipped, and links to folders are not followed. A file
     in it that is a link out of it, or holds credentials, is left out; a file that the user named is taken. An
     unreadable folder is one failure, and does not stop the rest.
-
-    Raises:
-        CliError: a path that was named does not exist, or is a pipe or a device.
+    Raises CliError: a path that was named does not exist, or is a pipe or a device.
     """
     found: dict[Path, Found] = {}
     left_out = []
@@ -409,9 +405,7 @@ class Adding:
 
     def run(self, items: Iterable[Found | Written]) -> list[Result]:
         """Send files and texts, then wait for their jobs.
-
-        Raises:
-            CliError: the engine no longer responds, or refuses the key; or Ctrl-C.
+        Raises CliError: the engine no longer responds, or refuses the key; or Ctrl-C.
         """
         try:
             for item in items:
@@ -550,9 +544,7 @@ class Adding:
             reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
             return Result(path, "failed", job_id=job.id, reason=reason)
         try:
-            document = self.client.call(
-                GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS
-            )
+            document = self.client.document(job.document_id)
         except CliError as error:
             if error.status is not Exit.NOT_FOUND:
                 raise

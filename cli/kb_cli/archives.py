@@ -239,18 +239,14 @@ class Archives(AbstractContextManager["Archives"]):
 
     def members(self, path: Path) -> tuple[list[Member], list[LeftOut]]:
         """Return the members that a folder's rules admit, and those left out; hidden ones are in neither.
-
-        Raises:
-            OSError: it cannot be read, or is above a limit.
+        Raises OSError: it cannot be read, or is above a limit.
         """
         with _damage():
             return self._opened(path).members()
 
     def unpack(self, member: Member) -> io.RawIOBase:
         """Return a temporary file with the content of a member.
-
-        Raises:
-            OSError: it is damaged, or above the limit.
+        Raises OSError: it is damaged, or above the limit.
         """
         if member.size > DEFAULT_UPLOAD_BYTES:
             raise OSError(TOO_LARGE)

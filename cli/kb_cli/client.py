@@ -21,9 +21,13 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import PROBLEM_JSON, Problem
 from kb_contracts.api.operations import (
     CREATE_JOB,
+    GET_DOCUMENT,
     GET_JOB,
     GET_ORIGINAL,
     IDEMPOTENCY_KEY,
+    LIST_DOCUMENTS,
+    WITHOUT_CHUNKS,
+    DocumentsQuery,
     JobQuery,
     Operation,
     PathStepError,
@@ -39,6 +43,7 @@ WAIT_SECONDS = 20.0
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 OPTIONAL_SECONDS = 5.0
 """Maximum time for a connection, and of silence, of a request on which no result depends, in seconds."""
+_PAGE = 1_000
 _PAUSE_SECONDS = 0.5
 _PROGRESS_SECONDS = 1.0
 _IDS = {
@@ -122,14 +127,27 @@ class EngineClient:
         body: B | None = None,
     ) -> R:
         """Call any operation of the contract.
-
-        Raises:
-            QueueFull: too many jobs are queued; `CliError` for all other failures.
+        Raises QueueFull: too many jobs are queued; `CliError` for all other failures.
         """
         content: dict[str, Any] = {} if body is None else {"json": msgspec.to_builtins(body)}
         if query is not None:
             content["params"] = to_params(query)
         return self._exchange(operation, path or {}, content)
+
+    def document(self, key: object) -> m.DocumentDetail:
+        """Return a document without its chunks, by number or uid. Raises `CliError`."""
+        return self.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
+
+    def documents(self, **query: Any) -> Iterator[m.Document]:
+        """Yield the documents of a `DocumentsQuery`, oldest first: new ones do not shift pages."""
+        offset = 0
+        while True:
+            page = DocumentsQuery(**query, sort_by="id", sort_order="asc", limit=_PAGE, offset=offset)
+            found = self.call(LIST_DOCUMENTS, query=page)
+            yield from found.documents
+            offset += len(found.documents)
+            if not found.documents or offset >= found.total:
+                return
 
     def read_original(self, key: object, to: IO[bytes]) -> None:
         """Write the response of `GET_ORIGINAL` to `to` as it arrives. Raises `CliError`."""
@@ -155,9 +173,7 @@ class EngineClient:
         """Call `CREATE_JOB` with a file, read from `content` as it is sent.
 
         `as_text`: a file of unknown format is text. `encoding`: the label of a text's encoding.
-
-        Raises:
-            QueueFull, UnsupportedFormat: and `CliError` for all other failures.
+        Raises QueueFull, UnsupportedFormat: and `CliError` for all other failures.
         """
         content_type = "text/plain" if as_text else "application/octet-stream"
         if encoding:

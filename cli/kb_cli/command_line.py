@@ -76,45 +76,35 @@ _NO_WAIT = arg("--no-wait", action="store_true", help="do not wait until the not
 
 _CORE = (
     Command("up", "run", "kb_cli.up:run", "run engine and MCP server together", (
-        *SETTINGS,
-        HOME,
+        *SETTINGS, HOME,
         arg("--port", help="port of the MCP server (default 3000)"),
         arg("--engine-port", help="port of the engine (default 8000)"),
         arg("--single", action="store_true",
              help="run both in one process, for small machines or containers"),
-        _TOOLSETS,
-        _LEVEL,
+        _TOOLSETS, _LEVEL,
     ), ("server", "engine")),
     Command("serve", "run", "kb_cli.run:serve", "run the MCP server over HTTP", (
-        *SETTINGS,
-        _HOST,
+        *SETTINGS, _HOST,
         arg("--port", help="port to listen on"),
-        HOME,
-        *_BACKENDS,
-        _TOOLSETS,
+        HOME, *_BACKENDS, _TOOLSETS,
         arg("--workers", metavar="N", help="number of processes that share the port (default 1)"),
-        _LEVEL,
-        _SUPERVISED,
+        _LEVEL, _SUPERVISED,
     ), ("server",)),
     Command("stdio", "run", "kb_cli.run:stdio", "run an MCP server on stdin and stdout", (
         *SETTINGS,
         arg("--toolset", dest="toolsets", metavar="NAME", help="toolset to serve (default: KB_TOOLSETS)"),
         arg("--file", dest="text_file", metavar="PATH", help="text file of the toolset textfile"),
         arg("--description", dest="text_description", metavar="TEXT", help="description of the text file"),
-        *_BACKENDS,
-        _LEVEL,
+        *_BACKENDS, _LEVEL,
     ), ("server",)),
     Command("engine", "run", "kb_cli.run:engine", "run the engine over HTTP", (
-        *SETTINGS,
-        _HOST,
+        *SETTINGS, _HOST,
         arg("--port", help="port to listen on; 0: any free one"),
-        HOME,
-        EMBEDDER,
+        HOME, EMBEDDER,
         arg("--linger", type=number(float, 0, 1e9), metavar="SECONDS",
              help="stop this time after the last `kb stdio` of the data folder (default: never)"),
         arg("--originals-bytes", help=argparse.SUPPRESS),
-        _LEVEL,
-        _SUPERVISED,
+        _LEVEL, _SUPERVISED,
     ), ("engine",)),
     Command(
         "reindex", "keep",
@@ -153,8 +143,7 @@ _CORE = (
              help="outcome of jobs: at-once (default), polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"),
     )),
     Command("search", "find", "kb_cli.documents:search", "search for passages", (
-        *ENGINE,
-        *LABELS,
+        *ENGINE, *LABELS,
         arg("query", nargs="+", help='words or a question; "a phrase" and -word in it, in single quotes'),
         arg("--top", type=number(int, 1, 100), default=10, metavar="N",
              help="maximum number of hits (default 10)"),
@@ -167,8 +156,7 @@ _CORE = (
         arg("--full", action="store_true", help="show complete passages, also of distant hits"),
     )),
     Command("get", "find", "kb_cli.documents:get", "show a document, or list documents", (
-        *ENGINE,
-        *LABELS,
+        *ENGINE, *LABELS,
         arg("document", nargs="?", metavar="ID", help="number or uid of the document (default: list all)"),
         arg("--source-path", metavar="PATH", help="list only the documents from this source"),
         arg("--no-text", action="store_true", help="omit the text"),
@@ -179,13 +167,11 @@ _CORE = (
     )),
     Command("collections", "find", "kb_cli.state:collections", "list, show or describe collections", (
         *ENGINE,
-        arg("collection", nargs="?", metavar="NAME",
-             help="name or id of the collection (default: list all)"),
+        arg("collection", nargs="?", metavar="NAME", help="name or id of the collection (default: list all)"),
         arg("--describe", metavar="TEXT", help="set its description"),
         arg("--created-by", metavar="EMAIL", help="set its creator"),
         arg("--audience", action="append", metavar="WHO", help="set its target audience; repeatable"),
-        arg("--scenario", action="append", metavar="WHEN",
-             help="set its usage scenario; repeatable"),
+        arg("--scenario", action="append", metavar="WHEN", help="set its usage scenario; repeatable"),
     )),
     Command("status", "run", "kb_cli.state:status", "show the state of the engine", ENGINE),
     Command("jobs", "run", "kb_cli.state:jobs", "list, show or retry jobs", (
@@ -209,8 +195,7 @@ _CORE = (
         arg("--erase", action="store_true",
              help="allow a base that is not empty; all of its documents are removed"),
         arg("--quick", action="store_true", help="skip the generated requests"),
-        arg("--seed", type=int, default=7, metavar="N",
-             help="seed of the generated requests (default 7)"),
+        arg("--seed", type=int, default=7, metavar="N", help="seed of the generated requests (default 7)"),
         arg("--examples", type=LIMIT, default=15, metavar="N",
              help="number of generated requests per operation (default 15)"),
         arg("--seconds", type=float, default=60.0, metavar="S",
@@ -219,8 +204,7 @@ _CORE = (
              help="time-out of a response, in seconds, up to 30 of them waiting for a job (default 90)"),
     ), ("verify",)),
     Command("addnote", "add", "kb_cli.documents:add_note", "add a note", (
-        *ENGINE,
-        *LABELS,
+        *ENGINE, *LABELS,
         arg("text", nargs="+", help="text of the note; -: read from stdin"),
         arg("--title", help="title (default: beginning of the text)"),
         arg("--source-path", metavar="PATH", help="path or URL of the source"),
@@ -231,13 +215,11 @@ _CORE = (
         arg("document_id", type=POSITIVE, metavar="ID", help="number of the note"),
         arg("text", nargs="+", help="new text; -: read from stdin"),
         arg("--title", help="new title"),
-        arg("--expected-version", type=POSITIVE, metavar="N",
-             help="update only if the current version is N"),
+        arg("--expected-version", type=POSITIVE, metavar="N", help="update only if the current version is N"),
         _NO_WAIT,
     )),
     Command("add", "add", "kb_cli.add:run", "add files, folders and web pages", (
-        *ENGINE,
-        *LABELS,
+        *ENGINE, *LABELS,
         arg("paths", nargs="+", metavar="PATH", help="file, folder (recursive), ZIP, mbox or URL"),
         arg("--no-wait", action="store_true", help="do not wait until the documents are searchable"),
         arg("--force-ocr", action="store_true",
@@ -263,20 +245,16 @@ _CORE = (
         arg("--restore", action="store_true", help="restore this version (default: the latest)"),
         arg("--purge", action="store_true", help="delete all kept versions"),
         arg("--offset", type=COUNT, default=0, metavar="N", help="number of versions to skip"),
-        arg("--limit", type=LIMIT, default=100, metavar="N",
-             help="maximum number of versions (default 100)"),
+        arg("--limit", type=LIMIT, default=100, metavar="N", help="maximum number of versions (default 100)"),
     )),
     Command("audit", "prove", "kb_cli.audit:run", "show or check the audit log (KB_AUDIT)", (
-        *SETTINGS,
-        HOME,
-        JSON,
+        *SETTINGS, HOME, JSON,
         arg("--folder", dest="audit_folder", metavar="DIR",
              help="folder of the audit log (default: KB_AUDIT_FOLDER)"),
         arg("--who", metavar="NAME", help="only actions of this key name or token subject"),
         arg("--document", metavar="UID", help="only actions on this document"),
         arg("--action", metavar="NAME", help="only this operation or tool"),
-        arg("--outcome", metavar="CODE",
-             help="only this outcome: ok, an error code, or refused (any error)"),
+        arg("--outcome", metavar="CODE", help="only this outcome: ok, an error code, or refused (any error)"),
         arg("--correlation-id", metavar="ID", help="only actions of this request"),
         arg("--since", metavar="TIME", help="start of the period, as RFC 3339 in UTC"),
         arg("--until", metavar="TIME", help="end of the period, as RFC 3339 in UTC"),
@@ -392,9 +370,7 @@ def _positional(argument: Argument) -> str:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed `arguments`. An error shows the usage of its own command, and the most similar name.
-
-    Raises:
-        SystemExit: as argparse does, with 0 or 2.
+    Raises SystemExit: as argparse does, with 0 or 2.
     """
     match arguments:
         case ["help", *others]:

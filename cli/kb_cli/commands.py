@@ -71,12 +71,7 @@ API_KEY = arg(
     "--api-key", metavar="KEY", help="key of the engine (default: KB_API_KEY, not visible in process lists)"
 )
 ENGINE_URL = arg("--url", dest="engine_url", metavar="URL", help="URL of the engine (default: KB_ENGINE_URL)")
-ENGINE = (
-    *SETTINGS,
-    ENGINE_URL,
-    API_KEY,
-    JSON,
-)
+ENGINE = (*SETTINGS, ENGINE_URL, API_KEY, JSON)
 LABELS = (
     arg("--collection", metavar="NAME", help="collection; same as the tag collection:NAME in --tags"),
     arg("--tags", action="append", metavar="TAG,...", help="tags, comma-separated; repeatable"),

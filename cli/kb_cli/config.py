@@ -73,9 +73,7 @@ def is_set(kind: type[Settings], variable: str, options: argparse.Namespace) -> 
 
 def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the checked settings file: `--config`, otherwise KB_CONFIG, otherwise ./kb.toml if it exists.
-
-    Raises:
-        CliError: a named file does not exist, or the file is invalid.
+    Raises CliError: a named file does not exist, or the file is invalid.
     """
     named = getattr(options, "config", None) or environ.get(FILE_VARIABLE)
     file = Path(named).expanduser() if named else DEFAULT_FILE
@@ -108,9 +106,7 @@ def show(options: argparse.Namespace, out: Output) -> None:
 
 def all_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Row]:
     """Return all settings of all parts, one row for each variable, in alphabetical order.
-
-    Raises:
-        CliError, SettingsError: as `read`.
+    Raises CliError, SettingsError: as `read`.
     """
     file = config_file(options, environ)
     rows: dict[str, Row] = {}
@@ -134,9 +130,7 @@ def client_settings(options: argparse.Namespace) -> ClientSettings:
     """Return the settings for a request to the engine: the named one, otherwise that of the data folder.
 
     This process registers as a user of the latter.
-
-    Raises:
-        SettingsError, CliError: a setting has an invalid value.
+    Raises SettingsError, CliError: a setting has an invalid value.
     """
     settings = read(ClientSettings, options)
     place = Rendezvous(settings.home / "engine")
@@ -147,10 +141,7 @@ def client_settings(options: argparse.Namespace) -> ClientSettings:
 
 def server_base(options: argparse.Namespace) -> str:
     """Return the base URL of the MCP server: of the settings if they name its port or URL, otherwise of the
-    server that runs in the data folder.
-
-    Raises:
-        SettingsError, CliError: as `read`.
+    server that runs in the data folder. Raises SettingsError, CliError: as `read`.
     """
     from kb_server.services import http_base
     from kb_server.settings import ServerSettings
@@ -162,9 +153,7 @@ def server_base(options: argparse.Namespace) -> str:
 
 def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     """Return a client, to be used as a context manager; `user` as in `EngineClient`.
-
-    Raises:
-        SettingsError, CliError: a setting has an invalid value.
+    Raises SettingsError, CliError: a setting has an invalid value.
     """
     from kb_cli.client import EngineClient
     from kb_server.settings import engine_tls
@@ -180,9 +169,7 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
 
 def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:
     """Return the embedder of the settings, for a command that works on a base without an engine.
-
-    Raises:
-        CliError: there is no such embedder, or its model cannot be downloaded.
+    Raises CliError: there is no such embedder, or its model cannot be downloaded.
     """
     from kb_engine.embed.offline import OfflineEmbedder
     from kb_engine.start_errors import StartError

@@ -242,11 +242,4 @@ def _part_checks() -> Iterator[Check]:
             yield imported(part.check)
 
 
-_CHECKS: tuple[Check, ...] = (
-    _settings,
-    _packages,
-    _data_folder,
-    _keys,
-    _engine,
-    _server,
-)
+_CHECKS: tuple[Check, ...] = (_settings, _packages, _data_folder, _keys, _engine, _server)

@@ -73,9 +73,7 @@ _CHUNKS = 200
 
 def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[str]], list[str]]) -> list[str]:
     """Return the tags for `--collection` and `--tags`, by the server's rule `place`.
-
-    Raises:
-        CliError: a name or a tag is invalid, or they name more than one collection.
+    Raises CliError: a name or a tag is invalid, or they name more than one collection.
     """
     listed = [part.strip() for each in options.tags or [] for part in each.split(",")]
     given = [tag for tag in listed if tag]
@@ -92,9 +90,7 @@ def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[st
 
 def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str = "") -> None:
     """Check that the collections among `tags` exist; conventional ones always do.
-
-    Raises:
-        CliError: `NOT_FOUND` with `advice` at its end, if a collection does not exist.
+    Raises CliError: `NOT_FOUND` with `advice` at its end, if a collection does not exist.
     """
     for tag in tags:
         name = tag.removeprefix(PREFIX)
@@ -308,17 +304,10 @@ def _is_in_trash(client: EngineClient, key: str) -> bool:
 def _show_list(found: m.DocumentList, out: Output) -> None:
     if out.answered(found):
         return
-    rows = [
-        [
-            one.id,
-            one.title,
-            one.doc_type,
-            *collection_and_tags(one.tags),
-            one.chunk_count,
-            out.when(one.updated_at),
-        ]
-        for one in found.documents
-    ]
+    rows = []
+    for one in found.documents:
+        placed, when = collection_and_tags(one.tags), out.when(one.updated_at)
+        rows.append([one.id, one.title, one.doc_type, *placed, one.chunk_count, when])
     if not rows:
         out.note(f"No document from offset {found.offset} on." if found.total else "No document found.")
         return
@@ -401,7 +390,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
 
 
 def _confirmed(client: EngineClient, key: str) -> bool:
-    document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
+    document = client.document(key)
     held = counted(document.chunk_count, "passage")
     return confirmed(f"Remove document {document.id}, {document.title!r}, {held}?")
 
@@ -426,7 +415,7 @@ def tag(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.USAGE, f"{both[0]!r} is both added and removed; give one of the two")
     path = {"document_id": options.document}
     with engine(options) as client:
-        document: m.Document = client.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
+        document: m.Document = client.document(options.document)
         for each in removed:
             if each[0] == "-" and each not in document.tags:  # an option in the wrong place
                 raise CliError(Exit.USAGE, f"'-{each}': {order}")
@@ -459,7 +448,7 @@ def add_note(options: argparse.Namespace, out: Output) -> int:
             job = client.wait_for_job(job.id)
         document = None
         if job.outcome == "replaced" and not out.as_json:
-            document = client.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
+            document = client.document(job.document_id)
     return _report_job(job, out, document)
 
 
@@ -472,9 +461,7 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
         waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
         before = None
         try:
-            before = client.call(
-                GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
-            ).version
+            before = client.document(options.document_id).version
         except CliError as error:  # the update reports any other; and a key may write without reading
             if error.status == Exit.UNREACHABLE:  # a silent engine costs one time-out, not two
                 raise
@@ -484,9 +471,7 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
         if isinstance(changed, m.Job) and not options.no_wait:
             changed = client.wait_for_job(changed.id)
             if changed.status == "completed":
-                changed = client.call(
-                    GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
-                )
+                changed = client.document(options.document_id)
     if isinstance(changed, m.Job):
         return _report_job(changed, out)
     if not out.answered(changed):
@@ -502,8 +487,7 @@ def _note_text(given: Sequence[str]) -> str:
         raise CliError(Exit.USAGE, "a note needs a text")
     if len(text) > m.MAX_NOTE_CHARS:
         raise CliError(
-            Exit.USAGE,
-            f"a note has at most {m.MAX_NOTE_CHARS} characters; add it as a file with `kb add`",
+            Exit.USAGE, f"a note has at most {m.MAX_NOTE_CHARS} characters; add it as a file with `kb add`"
         )
     return text
 

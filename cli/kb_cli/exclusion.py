@@ -25,9 +25,7 @@ HEAD_BYTES = 4096
 
 def exclusion(file: Path, root: Path) -> str | None:
     """Return the reason for leaving out a file of a folder, or None; `root` is the folder without links.
-
-    Raises:
-        OSError: the file cannot be read.
+    Raises OSError: the file cannot be read.
     """
     if not file.resolve().is_relative_to(root):
         return LEADS_OUT

@@ -82,11 +82,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def confirmed(question: str) -> bool:
-    """True if the user at the terminal confirms.
-
-    Raises:
-        CliError: there is no terminal.
-    """
+    """True if the user at the terminal confirms. Raises CliError: there is no terminal."""
     if not sys.stdin.isatty():
         raise CliError(Exit.USAGE, "this needs a confirmation on a terminal; without one, pass --yes")
     sys.stderr.write(printable_line(question) + " [y/N] ")
@@ -105,9 +101,7 @@ def printable_line(value: str) -> str:
 
 
 def printable_json(encoded: str) -> str:
-    r"""Return a JSON text whose strings hold only printable characters; JSON itself escapes those under
-    U+0020.
-    """
+    """Return JSON whose strings hold only printable characters; JSON itself escapes those under U+0020."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 

@@ -169,7 +169,5 @@ def _describe(
     except msgspec.ValidationError as error:
         raise CliError(Exit.USAGE, f"a description is invalid: {error}") from error
     return client.call(
-        PUT_COLLECTION,
-        path={"collection_id": known.id if known else r.collection_id(name)},
-        body=wanted,
+        PUT_COLLECTION, path={"collection_id": known.id if known else r.collection_id(name)}, body=wanted
     )

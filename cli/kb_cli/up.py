@@ -18,7 +18,7 @@ import errno
 import shlex
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _WELL_SECONDS = 60.0
-"""Uptime after which the restart delay is reset to its minimum, in seconds. The delay doubles up to its
-maximum.
-"""
+"""Uptime in seconds after which the restart delay is its minimum again. It doubles up to its maximum."""
 _ORIGINALS_BYTES = 5 << 30
 """Maximum size of the original files that a new base keeps, in bytes."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - the address to connect to for a listener on all addresses
@@ -173,13 +171,7 @@ def _on_other_ports(options: argparse.Namespace, *taken: int) -> str:
     port, engine_port = (each + 100 if each < 65_000 else each - 100 for each in taken)
     names = ("config", "home", "toolsets", "log_level")
     values = {name: getattr(options, name) for name in names} | {"port": port, "engine_port": engine_port}
-    words = [
-        word
-        for name, value in values.items()
-        if value is not None
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
-    return shlex.join(["kb", "up", *(["--single"] if options.single else []), *words])
+    return shlex.join(["kb", "up", *(["--single"] if options.single else []), *_as_flags(values)])
 
 
 def _check_free(host: str, port: int, variable: str, advice: str) -> None:
@@ -195,17 +187,24 @@ def _check_free(host: str, port: int, variable: str, advice: str) -> None:
                 raise CliError(Exit.FAILED, taken) from error
 
 
+def _as_flags(values: Mapping[str, object]) -> list[str]:
+    """Return the values as arguments of a command, without those that are None."""
+    given = ((name.replace("_", "-"), str(value)) for name, value in values.items() if value is not None)
+    return [word for name, value in given for word in (f"--{name}", value)]
+
+
 @dataclass
 class Part:
     """Engine or server: the `kb` command that runs it, with its flags, and its current process."""
 
     name: str
     command: str
-    flags: dict[str, str | None]
+    flags: dict[str, object]
     child: ChildProcess | None = None
-    started: float = field(default=0.0)
+    started: float = 0.0
 
 
+@dataclass
 class Up:
     """The two children and their supervision.
 
@@ -213,29 +212,17 @@ class Up:
     `has_ragler`: `RAGLER_API_URL` names a backend. A new base keeps `originals` bytes of files.
     """
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        settings: ServerSettings,
-        out: Output,
-        running: str | None,
-        *,
-        has_ragler: bool,
-        originals: int,
-    ) -> None:
-        self._options = options
-        self._has_ragler = has_ragler
-        self._running = running
-        self._settings = settings
-        self._originals = originals
-        self._out = out
-        self._parts: list[Part] = []
+    options: argparse.Namespace
+    settings: ServerSettings
+    out: Output
+    running: str | None
+    has_ragler: bool
+    originals: int
+    _parts: list[Part] = field(default_factory=list)
 
     async def run(self) -> int:
         """Start both, keep them running, stop both; return the exit status.
-
-        Raises:
-            CliError: one ended before it was ready.
+        Raises CliError: one ended before it was ready.
         """
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -284,55 +271,44 @@ class Up:
             how = await part.child.ended()
             if now() - part.started >= _WELL_SECONDS:
                 wait = _FIRST_WAIT
-            self._out.note(f"the {part.name} {how}; it is started again in {wait:g} s")
+            self.out.note(f"the {part.name} {how}; it is started again in {wait:g} s")
             await asyncio.sleep(wait)
             wait = min(_LONGEST_WAIT, 2 * wait)
             if await self._url_of(part) is not None:
-                self._out.note(f"the {part.name} runs again")
+                self.out.note(f"the {part.name} runs again")
 
     async def _start(self) -> ChildProcess | None:
         """Start both and print their URLs; return the child that ended before it was ready, if any."""
-        options = self._options
-        listening = self._running
+        options = self.options
+        listening = self.running
         if listening is None:
-            flags = {"home": options.home, "port": options.engine_port}
-            if self._originals:
-                flags["originals_bytes"] = str(self._originals)
-            engine = Part("engine", "engine", flags)
+            kept = {"originals_bytes": self.originals or None}
+            engine = Part("engine", "engine", {"home": options.home, "port": options.engine_port, **kept})
             listening = await self._url_of(engine)
             if listening is None:
                 return engine.child
         engine_url = _reachable(listening)
-        flags = {
+        flags: dict[str, object] = {
             "home": options.home,
             "port": options.port,
             "toolsets": options.toolsets,
             "engine_url": engine_url,
             # Without a backend of its own, the toolset ragler uses this engine, with this engine's key.
-            "ragler_url": None if self._has_ragler else engine_url,
+            "ragler_url": None if self.has_ragler else engine_url,
         }
         server = Part("MCP server", "serve", flags)
         url = await self._url_of(server)
         if url is None:
             return server.child
-        shared = "" if self._running is None else "  (already running; kb up does not stop it)"
-        _print_addresses(self._out, options, self._settings, url, listening, self._originals, shared)
+        shared = "" if self.running is None else "  (already running; kb up does not stop it)"
+        _print_addresses(self.out, options, self.settings, url, listening, self.originals, shared)
         return None
 
     async def _url_of(self, part: Part) -> str | None:
         """Start a process for `part`; return its URL, whose port it keeps, or None if it ended before."""
-        file = config_file(self._options)
-        flags = part.flags | {
-            "log_level": self._options.log_level,
-            "config": None if file is None else str(file),
-        }
-        arguments = [
-            argument
-            for flag, value in flags.items()
-            if value is not None
-            for argument in (f"--{flag.replace('_', '-')}", value)
-        ]
-        part.child = await ChildProcess.start(part.name, ["-m", "kb_cli.main", part.command, *arguments])
+        further = {"log_level": self.options.log_level, "config": config_file(self.options)}
+        arguments = ["-m", "kb_cli.main", part.command, *_as_flags(part.flags | further)]
+        part.child = await ChildProcess.start(part.name, arguments)
         part.started = asyncio.get_running_loop().time()
         if part not in self._parts:
             self._parts.append(part)

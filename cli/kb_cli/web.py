@@ -91,9 +91,7 @@ class Fetched:
 
 
 def is_of_the_internet(address: Address) -> bool:
-    """True if an address is of the public internet; an address that contains an IPv4 address is judged by
-    that.
-    """
+    """True if an address is of the public internet; one that contains an IPv4 address is judged by that."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_GLOBAL)
     inner = address.ipv4_mapped or address.sixtofour
@@ -110,11 +108,7 @@ def address_rule(*, private: bool) -> Callable[[Address], bool]:
 
 
 def addresses_of(host: str, port: int) -> Sequence[Address]:
-    """Return the addresses of a host, as resolved by this machine.
-
-    Raises:
-        NotFetched: there is no address.
-    """
+    """Return the addresses of a host, as resolved by this machine. Raises NotFetched: there is no address."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -128,11 +122,7 @@ def allowed_addresses(
     is_allowed: Callable[[Address], bool] = is_of_the_internet,
     resolve: Resolve = addresses_of,
 ) -> Sequence[Address]:
-    """Return the addresses of a host.
-
-    Raises:
-        NotFetched: there is none, or one of them is not allowed.
-    """
+    """Return the addresses of a host. Raises NotFetched: there is none, or one of them is not allowed."""
     found = resolve(host, port)
     for address in found:
         if not is_allowed(address):

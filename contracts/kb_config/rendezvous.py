@@ -35,9 +35,7 @@ class Lock:
     @classmethod
     def take(cls, path: Path, *, shared: bool = False) -> Lock | None:
         """Return the lock on `path`, unless it is held already. The file is created if it is missing.
-
-        Raises:
-            OSError: the file cannot be created or opened.
+        Raises OSError: the file cannot be created or opened.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _PRIVATE)
         try:
@@ -70,9 +68,7 @@ class Rendezvous:
         """Announce the URL until the lock is released, unless another one is announced.
 
         Blocks for at most a second while other processes look for the URL, which takes the lock for a moment.
-
-        Raises:
-            OSError: the folder cannot be written.
+        Raises OSError: the folder cannot be written.
         """
         ends = time.monotonic() + _ANNOUNCING_SECONDS
         while (lock := Lock.take(self.folder / "listening")) is None:
@@ -111,9 +107,7 @@ class Rendezvous:
 
     def use(self) -> Lock | None:
         """Register as a user of the engine, unless it is shutting down because it was unused.
-
-        Raises:
-            OSError: the folder cannot be created or written.
+        Raises OSError: the folder cannot be created or written.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Lock.take(self.folder / "users", shared=True)
@@ -123,9 +117,7 @@ class Rendezvous:
 
         Blocks for at most `seconds`. Return None if no engine runs, or it shuts down. An engine that checks
         for users delays them for a moment.
-
-        Raises:
-            OSError: the folder cannot be created or written.
+        Raises OSError: the folder cannot be created or written.
         """
         ends = time.monotonic() + seconds
         while (url := self.url()) is not None:

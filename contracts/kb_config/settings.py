@@ -93,9 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def parsed(self, name: str, parse: Callable[[Any], V]) -> V:
         """Return the result of `parse` for a field's value.
-
-        Raises:
-            SettingsError: it raises ValueError, whose text has the accepted values.
+        Raises SettingsError: it raises ValueError, whose text has the accepted values.
         """
         value = getattr(self, name)
         try:
@@ -109,9 +107,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Return settings from `flags`, then `environ`, then `file`, then the defaults.
 
         A flag of None and an empty variable count as not set. `~` in paths is expanded.
-
-        Raises:
-            SettingsError: a value is invalid, or `file` cannot be read.
+        Raises SettingsError: a value is invalid, or `file` cannot be read.
         """
         return cls._gather(environ, file, flags)[0]
 
@@ -205,9 +201,7 @@ def _nested(cls: type[Settings]) -> dict[str, type[Settings]]:
 
 def _variable(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """Return the value of a setting's variable, or the content of the file that `<variable>_FILE` names.
-
-    Raises:
-        SettingsError: the file cannot be read, is empty, or differs from the variable.
+    Raises SettingsError: the file cannot be read, is empty, or differs from the variable.
     """
     value = environ.get(setting.variable) or None
     name = f"{setting.variable}_FILE"

@@ -402,6 +402,12 @@ def possible_errors(operation: AnyOperation) -> list[str]:
         codes |= {"idempotency_mismatch", "in_progress", "storage_full"}
     if operation.path_parameters:
         codes.add("route_not_found")
+        named = (name for name in operation.path_parameters if name != "collection_id")  # a PUT creates it
+        codes |= {f"{name.removesuffix('_id')}_not_found" for name in named}
+    if operation.if_match:
+        codes.add("version_conflict")
+    if operation.id in ragler.LIMITS:
+        codes.add("rate_limited")
     if any(field.required for field in msgspec.structs.fields(operation.query)):
         codes.add("missing_parameter")
     if operation.body is not None:

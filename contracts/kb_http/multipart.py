@@ -58,9 +58,7 @@ async def receive_file(
     """Read the file and its fields, which a request may have in any order.
 
     `open_sink(filename, content_type)` is called when the file begins.
-
-    Raises:
-        EngineError: `invalid_request`, `payload_too_large`, or the errors of the fields' models.
+    Raises EngineError: `invalid_request`, `payload_too_large`, or the errors of the fields' models.
     """
     if isinstance(source, SentFile):
         fields = {name: _field(name, text.encode()) for name, text in source.fields.items()}
@@ -199,9 +197,7 @@ def _field(name: str, raw: bytes) -> Any:
 
 def bare_name(filename: str | None) -> str:
     """Return the last component of a client's file name; the name is never used as a path.
-
-    Raises:
-        EngineError: `missing_parameter` or `invalid_parameter`.
+    Raises EngineError: `missing_parameter` or `invalid_parameter`.
     """
     name = (filename or "").replace("\\", "/").rsplit("/", 1)[-1].strip()
     if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):

@@ -113,9 +113,7 @@ class Connections(httpx.Client):
 
 
 class Client:
-    """An engine behind `http`, whose base URL and key are set. Methods fail the test on an unexpected
-    response.
-    """
+    """An engine behind `http`, which has its URL and key. Methods fail the test on an unexpected response."""
 
     def __init__(self, http: httpx.Client, tally: Tally | None = None) -> None:
         self.http = http
@@ -329,9 +327,7 @@ class Served:
 
     @property
     def operations(self) -> tuple[ops.AnyOperation, ...]:
-        """The operations to verify. If only some of RAGler's are served, all are: the missing ones are
-        broken.
-        """
+        """The operations to verify: all if only some of RAGler's are served; the missing ones are broken."""
         return ops.OPERATIONS if self.ragler else ops.of_surface(ops.ApiSurface.ENGINE)
 
     @property

@@ -68,25 +68,23 @@ def pdf(pages: Sequence[str], trailer: str = "") -> bytes:
     for number, line in enumerate(pages):
         drawing = f"BT /F1 12 Tf 50 700 Td ({line}) Tj ET".encode("ascii")
         objects += [
-            (
-                f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents {5 + 2 * number} 0 R "
-                "/Resources << /Font << /F1 3 0 R >> >> >>"
-            ).encode(),
-            b"<< /Length %d >>\nstream\n%b\nendstream" % (len(drawing), drawing),
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R "
+            b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number),
+            pdf_stream(drawing),
         ]
-    return _numbered(objects, trailer)
+    return pdf_file(objects, trailer.encode("ascii"))
 
 
-def _numbered(objects: list[bytes], trailer: str) -> bytes:
-    """Return the objects, numbered from 1, with the cross-reference table of their offsets."""
-    body = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
-    offsets = []
+def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
+    return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)
+
+
+def pdf_file(objects: Sequence[bytes], trailer: bytes = b"") -> bytes:
+    """Return a PDF of objects numbered from 1, the first its catalog, with a cross-reference table."""
+    body, table = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n"), b"0000000000 65535 f \n"
     for number, content in enumerate(objects, start=1):
-        offsets.append(len(body))
+        table += b"%010d 00000 n \n" % len(body)
         body += b"%d 0 obj\n%b\nendobj\n" % (number, content)
-    start, size = len(body), len(objects) + 1
-    body += b"xref\n0 %d\n0000000000 65535 f \n" % size
-    body += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    body += b"trailer\n<< /Size %d /Root 1 0 R %b >>\n" % (size, trailer.encode("ascii"))
-    body += b"startxref\n%d\n%%%%EOF\n" % start
-    return bytes(body)
+    size = len(objects) + 1
+    end = b"xref\n0 %d\n%btrailer\n<< /Size %d /Root 1 0 R %b >>\nstartxref\n%d\n%%%%EOF\n"
+    return bytes(body) + end % (size, table, size, trailer, len(body))

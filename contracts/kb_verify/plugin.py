@@ -126,9 +126,7 @@ def keyless(target: Target, pytestconfig: pytest.Config) -> Iterator[httpx.Clien
 def caller_of(
     kb: Client, target: Target, tally: Tally, pytestconfig: pytest.Config
 ) -> Iterator[Callable[[Access], Client]]:
-    """Makes callers with a limited access; skips the test if the engine does not announce that it enforces
-    it.
-    """
+    """Makes callers of limited access; skips the test if the engine does not announce that it enforces it."""
     if not kb.enforces_access:
         pytest.skip("the engine does not announce that it enforces who may do what (`features`)")
     with ExitStack() as stack:

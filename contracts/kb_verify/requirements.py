@@ -54,9 +54,7 @@ class Manifest:
 
 def load(path: Path = MANIFEST) -> Manifest:
     """Return the manifest at `path`; entries inherit a group's `deferred`.
-
-    Raises:
-        RequirementsError: the file cannot be read or is invalid.
+    Raises RequirementsError: the file cannot be read or is invalid.
     """
     try:
         file = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)

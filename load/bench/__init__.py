@@ -61,10 +61,7 @@ class Option:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark that `arguments` name, print its table, write its report.
-
-    Raises SystemExit as argparse does.
-    """
+    """Run the benchmark of `arguments`: print its table, write its report. Raises SystemExit as argparse."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     prog = "python -m bench"
     summaries = "\n".join(f"  {name:12} {each.summary}" for name, each in BENCHMARKS.items())

@@ -52,6 +52,10 @@ from kb_load.processes import LOOPBACK, free_port, running
 from kb_load.report import median_figures
 from kb_server.observability.metrics import counters_by_slot
 
+Rounds = Annotated[int, Option("number of rounds")]
+Seconds = Annotated[int, Option("duration of a round, in seconds")]
+WarmSeconds = Annotated[int, Option("duration of the load before the first round, in seconds", low=0)]
+Connections = Annotated[int, Option("number of busy connections")]
 CEILING = "bare"
 EXAMPLES = ("example", "example-uvicorn")
 HOSTS = ("kb", "sdk", "sdk-aiohttp", "fastmcp", CEILING, *(EXAMPLES if EXAMPLE_FILE.exists() else ()))
@@ -121,23 +125,16 @@ def figures(rounds: Sequence[Round], yardstick: str) -> list[Figures]:
         "p99": (lambda each: each.load.p99, 2),
         "cpu": (lambda each: each.host_cpu, 1),
         "rate_ratio": (ratio, 3),
-        "cpu_ratio": (
-            lambda each: each.host_cpu / yards[each.manner, each.era, each.round].host_cpu,
-            3,
-        ),
+        "cpu_ratio": (lambda each: each.host_cpu / yards[each.manner, each.era, each.round].host_cpu, 3),
     }
     found = []
     for of, medians in median_figures(rounds, ("manner", "era", "host"), fields):
         by_worker = zip(*([each.load.calls * share for share in each.shares] for each in of), strict=True)
         calls: list[float] = [sum(of_one) for of_one in by_worker]
         ratios = [round(ratio(each), 3) for each in of]
+        least = round(min(calls) / sum(calls), 3)
         found.append(
-            Figures(
-                lowest_ratio=min(ratios),
-                highest_ratio=max(ratios),
-                least_share=round(min(calls) / sum(calls), 3),
-                **medians,
-            )
+            Figures(lowest_ratio=min(ratios), highest_ratio=max(ratios), least_share=least, **medians)
         )
     return found
 
@@ -156,15 +153,6 @@ class CallsReport(Report, frozen=True, kw_only=True):
     def footer(self) -> list[str]:
         turns = f"medians of {self.rounds[-1].round} rounds of {self.seconds} s in turns"
         return [f"{turns}, {self.connections} connections, wrk"]
-
-
-CPU_OF_MANNERS = Panel(
-    "{0.manner}\n{0.era}",
-    "{0.title}",
-    "cpu",
-    "{0.cpu:.0f}\n{0.cpu_ratio:.2f}",
-    "processor, microseconds a call",
-)
 
 
 class HostsReport(CallsReport, frozen=True, kw_only=True):
@@ -200,15 +188,23 @@ class WorkersReport(CallsReport, frozen=True, kw_only=True):
         "x one": "{0.cpu_ratio:.2f}",
         "least share": "{0.least_share:.2f}",
     }
-    panels = (CPU_OF_MANNERS,)
+    panels = (
+        Panel(
+            "{0.manner}\n{0.era}",
+            "{0.title}",
+            "cpu",
+            "{0.cpu:.0f}\n{0.cpu_ratio:.2f}",
+            "processor, microseconds a call",
+        ),
+    )
 
 
 def run_hosts(
     *,
-    rounds: Annotated[int, Option("number of rounds")] = 5,
-    seconds: Annotated[int, Option("duration of a round, in seconds")] = 5,
-    warm: Annotated[int, Option("duration of the load before the first round, in seconds", low=0)] = 2,
-    connections: Annotated[int, Option("number of busy connections")] = 32,
+    rounds: Rounds = 5,
+    seconds: Seconds = 5,
+    warm: WarmSeconds = 2,
+    connections: Connections = 32,
     hosts: tuple[str, ...] = HOSTS,
     note: Callable[[str], None] = print,
 ) -> HostsReport:
@@ -240,10 +236,10 @@ EXAMPLE_CALL = ToolCall("test_simple_text", {}, _check_example)
 
 def run_workers(
     *,
-    rounds: Annotated[int, Option("number of rounds")] = 7,
-    seconds: Annotated[int, Option("duration of a round, in seconds")] = 2,
-    warm: Annotated[int, Option("duration of the load before the first round, in seconds", low=0)] = 2,
-    connections: Annotated[int, Option("number of busy connections")] = 32,
+    rounds: Rounds = 7,
+    seconds: Seconds = 2,
+    warm: WarmSeconds = 2,
+    connections: Connections = 32,
     note: Callable[[str], None] = print,
 ) -> WorkersReport:
     """Measure in many short turns, since other load on the machine varies. Raises as `measure`.
@@ -291,24 +287,18 @@ def measure(
                     server, before = standing[name], _worker_calls(standing[name])
                     busy = manner == EQUALLY_BUSY
                     alone = busy and name == WORKERS[0]
+                    connections = report.connections // 2 if alone else report.connections
+                    pause = _PAUSE_SECONDS if busy else 0.0
                     cost = measured(
-                        server,
-                        engine,
-                        era,
-                        lengths[name, era],
-                        connections=report.connections // 2 if alone else report.connections,
-                        seconds=report.seconds,
-                        pause=_PAUSE_SECONDS if busy else 0.0,
-                    )
+                        server, engine, era, lengths[name, era], connections=connections,
+                        seconds=report.seconds, pause=pause,
+                    )  # fmt: skip
                     made = [late - early for late, early in zip(_worker_calls(server), before, strict=True)]
+                    parts = [round(one / sum(made), 4) for one in made] or [1.0]
                     each = Round(
-                        host=name,
-                        era=era,
-                        round=number,
-                        manner=manner,
-                        shares=[round(one / sum(made), 4) for one in made] or [1.0],
+                        host=name, era=era, round=number, manner=manner, shares=parts,
                         **msgspec.structs.asdict(cost),
-                    )
+                    )  # fmt: skip
                     taken.append(each)
                     shares = " ".join(f"{share:.2f}" for share in each.shares)
                     note(
@@ -335,10 +325,10 @@ class SingleReport(CallsReport, frozen=True, kw_only=True):
 
 def run_single(
     *,
-    rounds: Annotated[int, Option("number of rounds")] = 7,
-    seconds: Annotated[int, Option("duration of a round, in seconds")] = 2,
-    warm: Annotated[int, Option("duration of the load before the first round, in seconds", low=0)] = 2,
-    connections: Annotated[int, Option("number of busy connections")] = 8,
+    rounds: Rounds = 7,
+    seconds: Seconds = 2,
+    warm: WarmSeconds = 2,
+    connections: Connections = 8,
     notes: Annotated[int, Option("number of notes in the searched base", high=100_000)] = 300,
     note: Callable[[str], None] = print,
 ) -> SingleReport:

@@ -84,9 +84,7 @@ class Answer:
     scores: dict[int, float]
 
     def share(self, found: Sequence[int]) -> float:
-        """Return the recall at `TOP`: the share of found passages with at least the score of the exact
-        answer's last one.
-        """
+        """Recall at `TOP`: the share of found passages that score at least the exact answer's last one."""
         due = sorted(self.scores.values(), reverse=True)[:TOP]
         if not due:
             return 1.0
@@ -136,9 +134,7 @@ class Corpus:
     @classmethod
     def of_texts(cls, folder: Path, texts: Path, embed: Embed, questions: int, seed: int) -> Corpus:
         """Write it from the files in `texts` (`TEXTS`): their words, in small letters, one after the other.
-
-        Raises:
-            ValueError: there are not words enough for a document.
+        Raises ValueError: there are not words enough for a document.
         """
         files = sorted(file for file in texts.rglob("*") if file.suffix in TEXTS and file.is_file())
         read = (_WORD.findall(file.read_text("utf-8", "replace").lower()) for file in files)
@@ -317,9 +313,7 @@ def _spoken() -> list[str]:
 
 def static_embedder() -> Embed:
     """Return WordLlama, with its weights in its package: the mean of the vectors of a text's tokens.
-
-    Raises:
-        ModuleNotFoundError: the package is not installed.
+    Raises ModuleNotFoundError: the package is not installed.
     """
     import wordllama
 

@@ -228,9 +228,7 @@ class BulkDocument:
 
 async def add_documents(store: Store, new: Sequence[BulkDocument]) -> None:
     """Add documents concurrently, as workers do that process one each.
-
-    Raises:
-        EngineFailed: the store did not take one.
+    Raises EngineFailed: the store did not take one.
     """
     by_job = {each.job().id: each for each in new}
 

@@ -6,7 +6,6 @@ pauses) with one constant request. The content of a response is checked before.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,9 +98,10 @@ wrk.body = {body}
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format(
-    'RESULT {{"calls":%d,"seconds":%f,"p50":%f,"p95":%f,"p99":%f,"errors":%d,"bytes":%d}}\\n',
+    'RESULT {{"calls":%d,"seconds":%f,"p50":%.3f,"p95":%.3f,"p99":%.3f,"errors":%d,"bytes_each":%.1f}}\\n',
     summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(95) / 1e3,
-    latency:percentile(99) / 1e3, e.connect + e.read + e.write + e.status + e.timeout, summary.bytes))
+    latency:percentile(99) / 1e3, e.connect + e.read + e.write + e.status + e.timeout,
+    summary.bytes / math.max(1, summary.requests)))
 end
 """
 
@@ -110,9 +110,7 @@ def generate(port: int, message: Message, *, connections: int, seconds: int, pau
     """Post `message` to `/mcp` over `connections` for `seconds`, on each as soon as its response has arrived.
 
     With `pause`, wait before each request, uniformly from 0 to twice `pause` seconds.
-
-    Raises:
-        CallFailed: wrk is not installed, or failed.
+    Raises CallFailed: wrk is not installed, or failed.
     """
     headers = "\n".join(
         f"wrk.headers[{_lua(name)}] = {_lua(value)}" for name, value in message.headers.items()
@@ -133,17 +131,7 @@ def generate(port: int, message: Message, *, connections: int, seconds: int, pau
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise CallFailed(f"wrk: {done.stderr or done.stdout}")
-    raw = json.loads(lines[0].removeprefix("RESULT "))
-    calls = int(raw["calls"])
-    return Load(
-        calls=calls,
-        seconds=raw["seconds"],
-        p50=round(raw["p50"], 3),
-        p95=round(raw["p95"], 3),
-        p99=round(raw["p99"], 3),
-        errors=int(raw["errors"]),
-        bytes_each=round(raw["bytes"] / max(1, calls), 1),
-    )
+    return msgspec.json.decode(lines[0].removeprefix("RESULT "), type=Load)
 
 
 def _lua(text: str) -> str:
@@ -229,9 +217,7 @@ def kb_serve(
     program: Sequence[str] = ("-m", "kb_cli.main"),
     **environment: str,
 ) -> Iterator[RunningServer]:
-    """Run `kb serve` with a key, metrics, and log level `info`; `program` are the arguments that start
-    `kb`.
-    """
+    """Run `kb serve` with a key, metrics and log level `info`; `program` are the arguments to start it."""
     home.mkdir(exist_ok=True)
     port = free_port()
     settings = {
@@ -250,9 +236,7 @@ def kb_serve(
 
 def check(host: RunningServer, era: Era) -> int:
     """Call the tool once and check the response; return its length in bytes.
-
-    Raises:
-        CallFailed: the response is wrong.
+    Raises CallFailed: the response is wrong.
     """
     message = host.message(era)
     with httpx.Client(timeout=30) as client:
@@ -270,9 +254,7 @@ def check(host: RunningServer, era: Era) -> int:
 
 def check_load(host: RunningServer, load: Load, length: int) -> None:
     """Check the calls of `generate`; `length` is the result of `check`.
-
-    Raises:
-        CallFailed: calls failed, or responses have an unexpected length.
+    Raises CallFailed: calls failed, or responses have an unexpected length.
     """
     name = host.process.name
     if load.errors:
@@ -294,9 +276,7 @@ def measured(
     pause: float = 0.0,
 ) -> Cost:
     """Run `generate` against the host and measure processor time; `length` is the result of `check`.
-
-    Raises:
-        CallFailed: calls failed, or responses have an unexpected length.
+    Raises CallFailed: calls failed, or responses have an unexpected length.
     """
     before = host.process.cpu_seconds(), engine.cpu_seconds()
     load = generate(host.port, host.message(era), connections=connections, seconds=seconds, pause=pause)

@@ -68,9 +68,7 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a peer at one size. `equal` counts the questions, with and without the tag, ranked
-    exactly.
-    """
+    """Figures of a peer at one size. `equal` counts the exact rankings, with and without the tag."""
 
     peer: str
     passages: int
@@ -109,10 +107,7 @@ class SearchReport(Report, frozen=True, kw_only=True):
         return self.measured
 
     def footer(self) -> list[str]:
-        lines = [
-            "",
-            "recall at ten without/with the tag by vectors, words, both; equal rankings; effort",
-        ]
+        lines = ["", "recall at ten without/with the tag by vectors, words, both; equal rankings; effort"]
         for each in self.measured:
             shares = ", ".join(
                 "none" if (pair := getattr(each.recall, part)) is None else f"{pair[0]:.3f}/{pair[1]:.3f}"

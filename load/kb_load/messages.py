@@ -68,9 +68,7 @@ def tool_call(
 
 def result_of(body: bytes) -> dict[str, Any]:
     """Return the result of the JSON-RPC response `body`, plain JSON or an event stream.
-
-    Raises:
-        CallFailed: the body has an error, or a tool result with `isError`.
+    Raises CallFailed: the body has an error, or a tool result with `isError`.
     """
     try:
         events = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]

@@ -10,15 +10,15 @@ from textwrap import wrap
 
 from faker import Faker
 
+from kb_verify.files import pdf_file, pdf_stream
+
 _PAGE_CHARACTERS = 2_300
 _LINE_CHARACTERS = 92
 _LEADING_POINTS = 14
 
 
 def faker_of(seed: str) -> Faker:
-    """Return the shared Faker, seeded with the arguments: constructing one takes longer than filling a
-    page.
-    """
+    """Return the shared Faker, seeded with the arguments: constructing one is slower than filling a page."""
     faker = _faker()
     faker.seed_instance(seed)
     return faker
@@ -65,18 +65,3 @@ def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"")
             pdf_stream(f"BT /F1 10 Tf {_LEADING_POINTS} TL 50 790 Td\n{content}\nET".encode("cp1252")),
         ]
     return pdf_file(objects, trailer)
-
-
-def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
-    return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)
-
-
-def pdf_file(objects: list[bytes], trailer: bytes = b"") -> bytes:
-    """Return a PDF of objects numbered from 1, the first its catalog, with a cross-reference table."""
-    body, table = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n"), b"0000000000 65535 f \n"
-    for number, content in enumerate(objects, start=1):
-        table += b"%010d 00000 n \n" % len(body)
-        body += b"%d 0 obj\n%b\nendobj\n" % (number, content)
-    size = len(objects) + 1
-    end = b"xref\n0 %d\n%btrailer\n<< /Size %d /Root 1 0 R %b >>\nstartxref\n%d\n%%%%EOF\n"
-    return bytes(body) + end % (size, table, size, trailer, len(body))

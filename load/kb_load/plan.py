@@ -28,9 +28,7 @@ Count = Annotated[int, Meta(ge=0)]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A shape with its maximum number of users and its duration in seconds.
-
-    Raises:
-        ValueError: users or seconds are out of bounds.
+    Raises ValueError: users or seconds are out of bounds.
     """
 
     shape: ShapeName
@@ -143,11 +141,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_budgets(path: Path) -> Budgets:
-    """Return the budgets in `path`.
-
-    Raises:
-        BudgetsUnreadable: the file is missing or invalid.
-    """
+    """Return the budgets in `path`. Raises BudgetsUnreadable: the file is missing or invalid."""
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Budgets)
     except OSError as error:

@@ -29,9 +29,7 @@ class PostgresFailed(RuntimeError):
 
 class PostgresServer:
     """A server with its data in a folder and a fixed port; it can be restarted.
-
-    Raises:
-        ModuleNotFoundError: the package is not installed.
+    Raises ModuleNotFoundError: the package is not installed.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:

@@ -145,9 +145,7 @@ class Leash:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process started by `running`. Its output goes to the file `log`, since an unread pipe would block
-    it.
-    """
+    """A process started by `running`. Its output goes to the file `log`: an unread pipe would block it."""
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -193,10 +191,7 @@ def running(
     name: str, arguments: Sequence[str], folder: Path, *, port: int, **environment: str
 ) -> Iterator[Running]:
     """Run `python <arguments>` with its output in `folder`; yield when it listens on `port`, and stop it at
-    exit.
-
-    Raises:
-        NotReady: the process does not listen in time.
+    exit. Raises NotReady: the process does not listen in time.
     """
     log = folder / f"{name.replace(' ', '-')}.log"
     with log.open("wb") as output:
@@ -300,9 +295,7 @@ def of(samples: Sequence[Sample], name: str) -> list[Sample]:
 
 def slope(samples: Sequence[Sample]) -> float:
     """Return the growth of resident memory in MiB a minute, by least squares.
-
-    Raises:
-        ValueError: the samples are of fewer than two moments.
+    Raises ValueError: the samples are of fewer than two moments.
     """
     if len({sample.seconds for sample in samples}) < 2:
         raise ValueError("a slope needs two samples at different moments")

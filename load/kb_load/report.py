@@ -25,17 +25,11 @@ _COLOURS = ("#2a6f97", "#e07a5f", "#81b29a", "#6d597a", "#f2cc8f", "#3d405b", "#
 _DOTS_PER_INCH = 110
 Line = tuple[Sequence[float], Sequence[float]]
 """Values of x and of y."""
-Span = tuple[float, float]
-"""Minimum and maximum."""
 PLOT = "load.png"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank percentile, `share` from 0 to 1.
-
-    Raises:
-        ValueError: `values` is empty.
-    """
+    """Return the nearest-rank percentile, `share` from 0 to 1. Raises ValueError: `values` is empty."""
     if not values:
         raise ValueError("no values were measured")
     ordered = sorted(values)
@@ -115,47 +109,29 @@ class Sheet:
             axes.legend(fontsize=8, loc="best")
 
     def compare(
-        self, figures: Sequence[object], *, group: str, bar: str, height: str, label: str, y: str
-    ) -> None:
-        """Draw the member `height` of `figures` as bars.
+        self, figures: Sequence[object], *, group: str, bar: str, height: str, label: str, y: str,
+        interval: str = "",
+    ) -> None:  # fmt: skip
+        """Draw the member `height` of `figures` as bars, the member `interval` as error lines over them.
 
         `group`, `bar` and `label` are format strings with a figure as `{0}`; every group has every bar.
         """
-        heights: dict[str, list[float]] = {}
-        labels: dict[str, list[str]] = {}
+        bars: dict[str, list[object]] = {}
         for each in figures:
-            heights.setdefault(bar.format(each), []).append(getattr(each, height))
-            labels.setdefault(bar.format(each), []).append(label.format(each))
-        self.bars(list(dict.fromkeys(map(group.format, figures))), heights, labels, y=y)
-
-    def bars(
-        self, groups: Sequence[str], bars: Mapping[str, Sequence[float]],
-        labels: str | Mapping[str, Sequence[str]], *, y: str,
-        spans: Mapping[str, Sequence[Span]] | None = None,
-    ) -> None:  # fmt: skip
-        """Draw one bar of each name for each of `groups`, with `labels`, or values by a format string, above.
-
-        `spans` are drawn as error lines over the bars.
-        """
+            bars.setdefault(bar.format(each), []).append(each)
+        groups = list(dict.fromkeys(map(group.format, figures)))
         axes = self._panel(y)
         width = 0.8 / max(1, len(bars))
-        for number, (name, heights) in enumerate(bars.items()):
-            places = [group + (number - (len(bars) - 1) / 2) * width for group in range(len(groups))]
-            around = spans and [
-                [height - low for height, (low, _) in zip(heights, spans[name], strict=True)],
-                [high - height for height, (_, high) in zip(heights, spans[name], strict=True)],
-            ]
-            drawn = axes.bar(
-                places,
-                heights,
-                width * 0.94,
-                yerr=around,
-                label=name,
-                color=_COLOURS[number % len(_COLOURS)],
-                error_kw={"linewidth": 0.8, "ecolor": "#444444"},
-            )
-            above = map(labels.format, heights) if isinstance(labels, str) else labels[name]
-            axes.bar_label(drawn, labels=list(above), fontsize=8, padding=2)
+        for number, (name, own) in enumerate(bars.items()):
+            places = [at + (number - (len(bars) - 1) / 2) * width for at in range(len(groups))]
+            heights, colour = [getattr(each, height) for each in own], _COLOURS[number % len(_COLOURS)]
+            drawn = axes.bar(places, heights, width * 0.94, label=name, color=colour)
+            if interval:
+                ends = [getattr(each, interval) for each in own]
+                around = [[at - low for at, (low, _) in zip(heights, ends, strict=True)],
+                          [high - at for at, (_, high) in zip(heights, ends, strict=True)]]  # fmt: skip
+                axes.errorbar(places, heights, around, fmt="none", elinewidth=0.8, ecolor="#444444")
+            axes.bar_label(drawn, labels=[label.format(each) for each in own], fontsize=8, padding=2)
         axes.set_xticks(range(len(groups)), groups)
         axes.margins(y=0.15)
         # Above the plot: inside, it could hide a value.
@@ -207,16 +183,11 @@ def read_figures(path: Path) -> Figures:
     rate = _number(rows[-1]["Requests/s"]) if rows else 0.0
     entries = [
         Entry(
-            tool=row["Name"],
-            era=row["Type"],
-            calls=int(row["Request Count"]),
-            failures=int(row["Failure Count"]),
-            p50=_number(row["50%"]),
-            p95=_number(row["95%"]),
-            p99=_number(row["99%"]),
+            tool=row["Name"], era=row["Type"], calls=int(row["Request Count"]),
+            failures=int(row["Failure Count"]), **_latencies(row),
         )
         for row in rows[:-1]
-    ]
+    ]  # fmt: skip
     return Figures(seconds=int(rows[-1]["Request Count"]) / rate if rate else 0.0, entries=entries)
 
 
@@ -231,16 +202,15 @@ def moments(rows: Iterable[Mapping[str, str]]) -> list[Moment]:
         began = at if began is None else began
         found.append(
             Moment(
-                seconds=at - began,
-                users=int(_number(row["User Count"])),
-                rate=_number(row["Requests/s"]),
-                failures=_number(row["Failures/s"]),
-                p50=_number(row["50%"]),
-                p95=_number(row["95%"]),
-                p99=_number(row["99%"]),
+                seconds=at - began, users=int(_number(row["User Count"])), rate=_number(row["Requests/s"]),
+                failures=_number(row["Failures/s"]), **_latencies(row),
             )
-        )
+        )  # fmt: skip
     return found
+
+
+def _latencies(row: Mapping[str, str]) -> dict[str, float]:
+    return {f"p{share}": _number(row[f"{share}%"]) for share in (50, 95, 99)}
 
 
 def _number(text: str) -> float:

@@ -10,11 +10,7 @@ _CURSOR = re.compile(r"after-(?P<offset>[0-9]{1,12})")
 
 
 def offset_of(cursor: str | None) -> int:
-    """Return the offset of the page at `cursor`; 0 without a cursor.
-
-    Raises:
-        ToolError: the cursor is invalid.
-    """
+    """Return the offset of the page at `cursor`; 0 without a cursor. Raises ToolError: it is invalid."""
     if cursor is None:
         return 0
     found = _CURSOR.fullmatch(cursor)

@@ -25,9 +25,7 @@ def appended(text: str, addition: str) -> str:
 
 def replaced(text: str, old: str, new: str) -> str:
     """Return the text with `new` in place of the only occurrence of `old`.
-
-    Raises:
-        ToolError: `text_not_found` or `text_not_unique`.
+    Raises ToolError: `text_not_found` or `text_not_unique`.
     """
     count = text.count(old) if old else 0
     if count == 1:
@@ -52,10 +50,8 @@ def section_replaced(text: str, section: str, body: str) -> str:
     """Return the text with a new body below a Markdown heading, up to the next heading that is not deeper.
 
     `section` is the heading without its marks.
-
-    Raises:
-        ToolError: `section_not_found`, which names the existing ones, `section_not_unique`, or the body would
-            put later headings into a code block.
+    Raises ToolError: `section_not_found`, which names the existing ones, `section_not_unique`, or the body
+    would put later headings into a code block.
     """
     there = list(headings(text))
     titles = [" ".join(each.title.split()) for each in there]
@@ -85,9 +81,7 @@ def edited(
     text: str, *, append: str | None, old: str | None, new: str | None, section: str | None, body: str | None
 ) -> str:
     """Return the text after the one requested edit.
-
-    Raises:
-        ToolError: there is not exactly one edit, or it does not fit the text.
+    Raises ToolError: there is not exactly one edit, or it does not fit the text.
     """
     if append is not None and old is new is section is body is None:
         return appended(text, append)

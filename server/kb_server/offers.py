@@ -57,10 +57,7 @@ class Completion:
 
 
 class Resources(Protocol):
-    """The resources of a toolset.
-
-    Raises (all methods): `ToolError`, `EngineFault`.
-    """
+    """The resources of a toolset. Raises (all methods): `ToolError`, `EngineFault`."""
 
     @property
     def templates(self) -> Sequence[ResourceTemplate]:
@@ -111,10 +108,7 @@ class Completer(Protocol):
 
 
 class Tasks(Protocol):
-    """The tasks of a toolset.
-
-    Raises (all methods): `ToolError`, `EngineFault`.
-    """
+    """The tasks of a toolset. Raises (all methods): `ToolError`, `EngineFault`."""
 
     @property
     def tools(self) -> Collection[str]:

@@ -14,10 +14,10 @@ import asyncio
 import logging
 import os
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -33,7 +33,6 @@ from kb_server.engine_client.port import FileSource
 from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SharedWork
 
-B = TypeVar("B")
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 
@@ -89,22 +88,11 @@ class OwnEngine:
         return longest_wait(self._read_timeout)
 
     async def call(
-        self,
-        operation: Operation[B, R],
-        *,
-        path: Mapping[str, object] | None = None,
-        query: m.Request | None = None,
-        body: B | None = None,
-        if_match: int | None = None,
-        idempotency_key: str | None = None,
+        self, operation: Operation[Any, R], *, idempotency_key: str | None = None, **request: Any
     ) -> R:
         """Call an operation; see `Engine.call`."""
         key = idempotency_key or str(uuid4())
-        return await self._with_engine(
-            lambda engine: engine.call(
-                operation, path=path, query=query, body=body, if_match=if_match, idempotency_key=key
-            )
-        )
+        return await self._with_engine(lambda engine: engine.call(operation, idempotency_key=key, **request))
 
     async def send_file(
         self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None

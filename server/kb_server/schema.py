@@ -36,9 +36,7 @@ def input_schema(model: type[msgspec.Struct]) -> Schema:
     An optional field `X | None` is published as X: callers leave it out instead of sending null. (The
     validator accepts null as well.) `additionalProperties: false` is set for every model that forbids unknown
     fields.
-
-    Raises:
-        SchemaError: the model cannot be expressed in a portable schema.
+    Raises SchemaError: the model cannot be expressed in a portable schema.
     """
     schema = _flat(model, lambda schema: schema, closed=True)
     check_portable(schema)
@@ -52,9 +50,7 @@ def output_schema(model: type[msgspec.Struct]) -> Schema:
     A nullable object or array is `anyOf` of itself and `null`, which is understood both by clients that build
     types and by clients that validate; a nullable scalar has no type. Objects are open: a newer server may
     add members.
-
-    Raises:
-        SchemaError: the model cannot be expressed in a portable schema.
+    Raises SchemaError: the model cannot be expressed in a portable schema.
     """
     schema = _flat(model, _or_null, closed=False)
     check_portable(schema, result=True)
@@ -86,9 +82,7 @@ def _types_of(schema: Schema, *, named: bool, listed: bool) -> Schema:
 
 def check_portable(schema: Mapping[str, Any], *, result: bool = False) -> None:
     """Refuse a published schema that some client would refuse; in a `result` a value may be null.
-
-    Raises:
-        SchemaError: names the offending path, such as `$.properties.filters`.
+    Raises SchemaError: names the offending path, such as `$.properties.filters`.
     """
     if schema.get("type") != "object":
         raise SchemaError("$: the root must be an object")

@@ -50,11 +50,8 @@ class Services:
     `http_base` is the base of the URLs handed to agents, None without an HTTP server (bare stdio); hosting
     may set it once the port is known. `instance` names the staging folder; the workers of one server share
     one. `calls` are the operations of an engine in this process, which is then not called over HTTP.
-
-    Raises:
-        SettingsError: the URL or the key of the engine or of RAGler's backend, or the authority of the
-            engine's
-            certificate, cannot be used.
+    Raises SettingsError: the URL or the key of the engine or of RAGler's backend, or the authority of the
+    engine's certificate, cannot be used.
     """
 
     def __init__(
@@ -102,11 +99,7 @@ class Services:
 
     @cached_property
     def keys(self) -> KeyRing:
-        """The keys of this server's callers.
-
-        Raises:
-            SettingsError: the file of keys cannot be used.
-        """
+        """The keys of this server's callers. Raises SettingsError: the file of keys cannot be used."""
         return checked_keys(self.settings)
 
     @cached_property
@@ -218,10 +211,7 @@ class Services:
         return Uploads(self.settings.home, self.instance, limits, self.engine, self.clock)
 
     async def unready(self) -> str:
-        """Return the reason why the engine cannot serve this server, or "".
-
-        The server runs in either case.
-        """
+        """Return why the engine cannot serve this server, or "". The server runs in either case."""
         fault = await self.engine.unready()
         if fault is None:
             return ""
@@ -237,11 +227,7 @@ class Services:
 
 
 def checked_keys(settings: ServerSettings) -> KeyRing:
-    """Return the keys of the server's callers.
-
-    Raises:
-        SettingsError: the file of keys cannot be used.
-    """
+    """Return the keys of the server's callers. Raises SettingsError: the file of keys cannot be used."""
     try:
         return KeyRing(settings.keys_file, {"KB_MCP_API_KEY": settings.api_key})
     except KeysDamaged as error:

@@ -27,9 +27,7 @@ _ON_ENGINE = frozenset({"kb", "kb-extra", "chatgpt", "knowledge"})
 
 def start(settings: ServerSettings, engine_command: Sequence[str] | None = None) -> None:
     """Serve until stdin ends. `engine_command` starts the data folder's engine; None if one is configured.
-
-    Raises:
-        SettingsError: a setting cannot be used.
+    Raises SettingsError: a setting cannot be used.
     """
     names = checked_names(settings.toolsets)
     configure_logging(settings.log_level, part="server", secrets=settings.secrets)

@@ -146,9 +146,7 @@ class Call:
 
     def defer(self, task: TaskState, *, waits: bool) -> None:
         """Continue the call as a task if the client accepts that; `waits`: the result is not ready yet.
-
-        Raises:
-            DeferredCall: let it out.
+        Raises DeferredCall: let it out.
         """
         if self.deferral == "always" or (self.deferral == "waiting" and waits):
             raise DeferredCall(task)

@@ -70,9 +70,7 @@ class WorkerSupervisor:
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT; return the exit status.
-
-        Raises:
-            CannotListen: the address cannot be listened on.
+        Raises CannotListen: the address cannot be listened on.
         """
         self._listener = listener = _listener(self._settings)
         self._port = int(listener.getsockname()[1])

@@ -142,9 +142,7 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         """Move time forward and wake the sleeps that are due, the earliest first.
-
-        Raises:
-            ValueError: `seconds` is negative or not finite.
+        Raises ValueError: `seconds` is negative or not finite.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"time moves on by 0 or more finite seconds, not by {seconds}")

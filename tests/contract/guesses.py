@@ -12,7 +12,7 @@ import msgspec
 
 from kb_contracts.access.reach import ACCESS, Access, Reach, access_header
 from kb_contracts.api.ragler import USER_ID, collection_id
-from kb_contracts.semantics.citations import quote_hash
+from kb_contracts.semantics.search import quote_hash
 from tests.parity.history import PATHS, Step, Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY

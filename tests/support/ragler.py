@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -130,8 +131,8 @@ class Backend:
         return web.json_response(missing, status=404)
 
 
-@asynccontextmanager
-async def backend_running() -> AsyncIterator[Backend]:
+@pytest.fixture
+async def backend() -> AsyncIterator[Backend]:
     backend, app = Backend(), web.Application()
     app.router.add_route("*", "/{path:.*}", backend.handle)
     server = TestServer(app)
@@ -172,3 +173,9 @@ async def tools_before(url: str, home: Path, **settings: Any) -> AsyncIterator[R
     async with Services(configured, ragler=client, clock=time.clock()) as services:
         yield RaglerTools(services, time)
     await client.close()
+
+
+@pytest.fixture
+async def tools(backend: Backend, tmp_path: Path) -> AsyncIterator[RaglerTools]:
+    async with tools_before(backend.url, tmp_path) as made:
+        yield made

@@ -12,7 +12,7 @@ from io import BytesIO
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from kb_load.pdf import pdf_file, pdf_stream
+from kb_verify.files import pdf_file, pdf_stream
 
 A4 = (595, 842)
 _LETTERS_PIXELS = 24

@@ -48,9 +48,7 @@ class Server:
     key: str
     """Bearer key of the server; empty if it needs no key."""
     engine: Mapping[str, str]
-    """Environment variables by which `kb stdio` finds the engine, for a client that starts its servers
-    itself.
-    """
+    """Environment variables by which `kb stdio` finds the engine, for a client that starts its servers."""
     engine_key: str
     toolset: str = "kb"
 
@@ -151,9 +149,7 @@ def _over_http(url: str = "url", headers: str = "headers", **members: str) -> Ca
 
 
 def _over_stdio(server: Server) -> Entry:
-    """Return the entry of a stdio client. It uses this Python, since desktop applications do not have a
-    terminal's PATH.
-    """
+    """Return the entry of a stdio client, with this Python: desktop applications have no terminal's PATH."""
     environment = dict(server.engine)
     if server.engine_key:
         environment["KB_API_KEY"] = server.engine_key

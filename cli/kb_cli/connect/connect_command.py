@@ -20,16 +20,7 @@ import msgspec
 import tomlkit
 
 from kb_cli.config import is_set, read, server_base
-from kb_cli.connect.clients import (
-    CLIENTS,
-    Client,
-    Entry,
-    Machine,
-    Server,
-    authorization,
-    leads_to,
-    merged,
-)
+from kb_cli.connect.clients import CLIENTS, Client, Entry, Machine, Server, authorization, leads_to, merged
 from kb_cli.connect.editing import NotEditable, member_of, with_member, without_member
 from kb_cli.output import CliError, Exit, Output, confirmed
 from kb_config.settings import SettingsError
@@ -222,9 +213,7 @@ def _reach(server: Server, entry: Entry) -> State | None:
 
 def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
     """Return the server of the settings. If they name no engine, `kb stdio` starts that of the data folder.
-
-    Raises:
-        SettingsError, CliError: as `read`.
+    Raises SettingsError, CliError: as `read`.
     """
     settings = read(ServerSettings, options)
     if is_set(ServerSettings, "KB_ENGINE_URL", options):
@@ -278,9 +267,7 @@ def _text_of(file: Path) -> str:
 
 def _write(file: Path, before: str, text: str) -> None:
     """Replace the content of the file atomically.
-
-    Raises:
-        CliError: another program has changed it, or it cannot be written; it is then unchanged.
+    Raises CliError: another program has changed it, or it cannot be written; it is then unchanged.
     """
     try:
         _check_unchanged(file, before)

@@ -31,9 +31,7 @@ class NotEditable(ValueError):
 
 def value_of(text: str, form: Format) -> dict[str, Any]:
     """Return the value of a file; that of an empty one is an empty object.
-
-    Raises:
-        NotEditable: the text is not of the format, or is not an object.
+    Raises NotEditable: the text is not of the format, or is not an object.
     """
     if not text.removeprefix(_MARK).strip():
         return {}
@@ -60,9 +58,7 @@ def member_of(text: str, form: Format, place: Sequence[str], name: str) -> objec
 
 def with_member(text: str, form: Format, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
     """Return the text with a member at a place; the place is created, and an old member replaced.
-
-    Raises:
-        NotEditable: as `member_of`.
+    Raises NotEditable: as `member_of`.
     """
     wanted = deepcopy(value_of(text, form))
     member_of(text, form, place, name)  # refuses a place that is not an object
@@ -76,9 +72,7 @@ def with_member(text: str, form: Format, place: Sequence[str], name: str, value:
 
 def without_member(text: str, form: Format, place: Sequence[str], name: str) -> str:
     """Return the text without a member of a place, and without the place if it has no other content.
-
-    Raises:
-        NotEditable: as `member_of`.
+    Raises NotEditable: as `member_of`.
     """
     if member_of(text, form, place, name) is None:
         return text

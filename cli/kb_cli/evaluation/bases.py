@@ -26,7 +26,7 @@ from kb_cli.evaluation.metrics import DEPTH
 from kb_cli.output import CliError, Exit
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import CREATE_JOB, LIST_DOCUMENTS, SEARCH, DocumentsQuery
+from kb_contracts.api.operations import CREATE_JOB, SEARCH
 from kb_engine.api.engine import Engine
 from kb_engine.api.search import SearchApi
 from kb_engine.app import ENGINE, create_app
@@ -39,7 +39,6 @@ Advance = Callable[[], None]
 
 _PASSAGES = 100
 """Maximum number of passages in a search by the contract."""
-_PAGE = 1_000
 
 
 class Base(Protocol):
@@ -61,11 +60,7 @@ class ScratchBase:
         self._ids: dict[int, str] = {}
 
     def take_in(self, dataset: Dataset, advance: Advance) -> None:
-        """Ingest all documents, as notes, and wait until they can be found.
-
-        Raises:
-            CliError: one failed.
-        """
+        """Ingest all documents, as notes, and wait until they can be found. Raises CliError: one failed."""
         waiting: deque[tuple[Line, str, str]] = deque()
 
         def await_oldest() -> None:
@@ -109,12 +104,10 @@ class RunningBase:
 
     def questions(self, own: Sequence[tuple[Line, OwnQuestion]]) -> list[Question]:
         """Return the questions with the ids of the expected documents of this base.
-
-        Raises:
-            CliError: a line names no document, or a document that the base does not have.
+        Raises CliError: a line names no document, or a document that the base does not have.
         """
         known: dict[str, set[int]] = {}
-        for document in self.documents():
+        for document in self.client.documents():
             names = (str(document.id), document.uid, document.title, document.filename)
             for name in filter(None, (*names, *document.source_paths)):
                 known.setdefault(name, set()).add(document.id)
@@ -133,15 +126,6 @@ class RunningBase:
         request = m.SearchRequest(query=question, mode=mode, top=_PASSAGES)
         results = self.client.call(SEARCH, body=request).results
         return list(dict.fromkeys(str(result.document.id) for result in results))
-
-    def documents(self) -> Iterator[m.Document]:
-        """Yield all documents, by id."""
-        offset = 0
-        while page := self.client.call(
-            LIST_DOCUMENTS, query=DocumentsQuery(limit=_PAGE, offset=offset, sort_by="id", sort_order="asc")
-        ).documents:
-            yield from page
-            offset += len(page)
 
 
 @contextmanager

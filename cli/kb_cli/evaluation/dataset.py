@@ -87,9 +87,7 @@ class Dataset:
         """Check the whole folder. `position` keeps only every second query, the first being odd.
 
         Questions without a relevant document are omitted.
-
-        Raises:
-            CliError: a file is missing, or a line of it is invalid.
+        Raises CliError: a file is missing, or a line of it is invalid.
         """
         ids, documents = set(), 0
         for line, document in lines(folder / "corpus.jsonl", Document):
@@ -129,9 +127,7 @@ class Dataset:
 
 def own_questions(path: Path, position: Position = "all") -> list[tuple[Line, OwnQuestion]]:
     """Return the questions of a user's own file.
-
-    Raises:
-        CliError: the file is missing, empty, or has an invalid line.
+    Raises CliError: the file is missing, empty, or has an invalid line.
     """
     found = []
     for line, own in lines(path, OwnQuestion):
@@ -158,9 +154,7 @@ def checked_question(line: Line, text: str) -> str:
 
 def lines(path: Path, kind: type[T]) -> Iterator[tuple[Line, T]]:
     """Yield the lines of a file of JSON lines that are not blank.
-
-    Raises:
-        CliError: the file cannot be read, or a line is not a `kind`.
+    Raises CliError: the file cannot be read, or a line is not a `kind`.
     """
     decoder = msgspec.json.Decoder(kind)
     for line, text in _raw_lines(path):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 from kb_cli.config import engine
 from kb_cli.evaluation.bases import Base, RunningBase, ScratchBase, scratch_base
@@ -107,7 +108,7 @@ def _from_base(
 ) -> None:
     with engine(options) as client:
         base = RunningBase(client)
-        documents = list(base.documents())
+        documents = list(base.client.documents())
         questions = proposed(client, documents, options.questions, options.seed)
         judged = _ask(base, [*questions, *unanswerable], out)
     if options.output is not None:
@@ -216,6 +217,13 @@ def _difference(each: Difference) -> str:
     return f"{each.difference:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
+class _Bar(NamedTuple):
+    mode: str
+    name: str
+    value: float
+    interval: Interval
+
+
 def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, Figures], str], None]:
     """Return the function that draws the figures into `path`; fail now if that is not possible."""
     if path is None:
@@ -229,18 +237,19 @@ def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, Figures], str], None
 
     def draw(found: Mapping[m.Mode, Figures], name: str) -> None:
         sheet = Sheet(2, title=f"{name}: {found['hybrid'].questions} questions, with intervals of 95 %")
-        metrics: dict[str, list[tuple[float, Interval]]] = {}
-        kinds: dict[str, list[tuple[float, Interval]]] = {}
-        for mode, each in found.items():
-            metrics[mode] = [(value, each.intervals[metric]) for metric, value in each.means().items()]
-            kinds[mode] = [(kind.ndcg, kind.interval) for kind in each.kinds.values()]
-        for groups, bars, label in (
-            (list(found["hybrid"].means()), metrics, "share"),
-            (list(found["hybrid"].kinds), kinds, MAIN),
-        ):
-            heights = {mode: [value for value, _ in pairs] for mode, pairs in bars.items()}
-            spans = {mode: [span for _, span in pairs] for mode, pairs in bars.items()}
-            sheet.bars(groups, heights, "{:.2f}", y=label, spans=spans)
+        metrics = [
+            _Bar(mode, metric, value, each.intervals[metric])
+            for mode, each in found.items()
+            for metric, value in each.means().items()
+        ]
+        kinds = [
+            _Bar(mode, name, kind.ndcg, kind.interval)
+            for mode, each in found.items()
+            for name, kind in each.kinds.items()
+        ]
+        form = {"group": "{0.name}", "bar": "{0.mode}", "height": "value", "label": "{0.value:.2f}"}
+        for bars, label in ((metrics, "share"), (kinds, MAIN)):
+            sheet.compare(bars, **form, y=label, interval="interval")
         sheet.save(Path(path))
 
     return draw

@@ -37,9 +37,7 @@ class Worst(msgspec.Struct, frozen=True):
 
 def proposed(client: EngineClient, documents: Sequence[m.Document], most: int, seed: int) -> list[Question]:
     """Return at most `most` questions: the last headings and titles of at most 300 documents, by chance.
-
-    Raises:
-        CliError: no heading of the base is a question.
+    Raises CliError: no heading of the base is a question.
     """
     chance = Random(seed)  # noqa: S311 - a sample, not a secret
     sample = chance.sample(documents, min(_MOST_DOCUMENTS, len(documents)))

@@ -63,9 +63,7 @@ class Weak(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """nDCG@10 of one kind of question; `over_better_half` is hybrid's gain over the better one of its two
-    parts.
-    """
+    """nDCG@10 of a kind of question; `over_better_half` is hybrid's gain over the better of its two parts."""
 
     questions: int
     ndcg: float = msgspec.field(name=MAIN)
@@ -192,9 +190,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(before: Sequence[Judged], after: Sequence[Judged], seed: int) -> dict[m.Mode, Comparison]:
     """Compare the second run with the first, over the questions in both.
-
-    Raises:
-        CliError: no question is in both.
+    Raises CliError: no question is in both.
     """
     earlier = {judged.id: judged for judged in before if judged.gains}
     pairs = [

@@ -25,9 +25,7 @@ from kb_contracts.api.operations import (
     GET_DOCUMENT,
     GET_STATUS,
     LIST_COLLECTIONS,
-    LIST_DOCUMENTS,
     DocumentQuery,
-    DocumentsQuery,
 )
 from kb_server.collection_tags import tags_for_search
 
@@ -75,22 +73,14 @@ def export(options: argparse.Namespace, out: Output) -> None:
 
 
 def _numbers(client: EngineClient, tag: str | None) -> Iterator[int]:
-    """Yield the numbers of all documents. Removals shift pages, so they are read until there is no new
-    number.
-    """
+    """Yield the numbers of all documents. Removals shift pages: they are read until none is new."""
     known: set[int] = set()
     while True:
-        before, offset = len(known), 0
-        while True:
-            query = DocumentsQuery(tag=tag, sort_by="id", sort_order="asc", limit=_PAGE, offset=offset)
-            listed = client.call(LIST_DOCUMENTS, query=query)
-            for document in listed.documents:
-                if document.id not in known:
-                    known.add(document.id)
-                    yield document.id
-            offset += len(listed.documents)
-            if not listed.documents or offset >= listed.total:
-                break
+        before = len(known)
+        for document in client.documents(tag=tag):
+            if document.id not in known:
+                known.add(document.id)
+                yield document.id
         if len(known) == before:
             return
 

@@ -103,9 +103,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def text_of(document: m.DocumentDetail, chunks: Sequence[m.Chunk]) -> str:
     """Return the text of a document from its passages, each at its offset.
-
-    Raises:
-        NotAnExport: the passages do not fit into one text.
+    Raises NotAnExport: the passages do not fit into one text.
     """
     if document.text is not msgspec.UNSET:
         return document.text
@@ -158,9 +156,7 @@ def write_document(
 
 def original_of(path: Path, document: ExportedDocument) -> Path | None:
     """Return the original file of a document whose JSON is at `path`, or None if it has none.
-
-    Raises:
-        NotAnExport: it is missing, or differs from the file that was sent.
+    Raises NotAnExport: it is missing, or differs from the file that was sent.
     """
     if document.original is None:
         return None
@@ -207,9 +203,7 @@ def uids_in(folder: Path) -> frozenset[str]:
 
 def read_document(path: Path) -> tuple[ExportedDocument, str]:
     """Return a document and its text.
-
-    Raises:
-        NotAnExport: it is invalid, or its text has changed since the export.
+    Raises NotAnExport: it is invalid, or its text has changed since the export.
     """
     document, beside = _read(path, ExportedDocument), path.with_suffix(".md")
     try:

@@ -16,11 +16,7 @@ _LOOKED_AT = 200
 
 
 def kind_of(place: Path) -> Kind:
-    """Return the kind of a file or folder, by its content.
-
-    Raises:
-        CliError: the kind is unknown.
-    """
+    """Return the kind of a file or folder, by its content. Raises CliError: the kind is unknown."""
     if place.is_file():
         return bookmarks.KIND if _has_bookmarks(place) else memories.KIND
     if not place.is_dir():

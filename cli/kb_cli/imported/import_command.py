@@ -32,7 +32,7 @@ from kb_cli.properties import Details
 from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Plan
 from kb_cli.sync.source import Listing
-from kb_cli.sync.sync_command import documents_under, planned_for
+from kb_cli.sync.sync_command import planned_for
 from kb_contracts.api import models as m
 from kb_server.collection_tags import tags_for_submission
 
@@ -111,7 +111,8 @@ def _import_bookmarks(place: Path, options: argparse.Namespace, out: Output) -> 
         if not is_url(each.url)
     ]
     with engine(options) as client:
-        held = {path for one in documents_under(client, "http", tags[0]) for path in one.source_paths}
+        stored = client.documents(source_path_prefix="http", tag=tags[0])
+        held = {path for one in stored for path in one.source_paths}
         new = [
             Written(each.url, "", _details(each, len(tags)))
             for each in found

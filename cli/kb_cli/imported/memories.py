@@ -68,9 +68,7 @@ def read(path: Path) -> list[Any]:
 
 
 def texts(memories: list[Any], taken: int) -> Iterator[Written | Result]:
-    """Yield each memory in the form to send, or the reason for skipping it. `taken` is the number of common
-    tags.
-    """
+    """Yield each memory as it is sent, or why it is skipped. `taken` is the number of common tags."""
     for number, written in enumerate(memories, 1):
         label = f"memory {number}"
         try:

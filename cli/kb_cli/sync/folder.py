@@ -54,11 +54,7 @@ class Folder:
         return nullcontext(file)
 
     def listed(self) -> Listing:
-        """Return its present files.
-
-        Raises:
-            CliError: the folder cannot be read.
-        """
+        """Return its present files. Raises CliError: the folder cannot be read."""
         listing = Listing()
         known: dict[str, tuple[Stamp, str]] = {}
         for path in _files(self.root, [], listing.unreadable):

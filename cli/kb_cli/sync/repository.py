@@ -64,9 +64,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 
 class Repository(Remote):
     """The files of a branch, tag or commit. `place` is `git+https://...`, `git+ssh://...` or a local path.
-
-    Raises:
-        CliError: the address or the ref is invalid.
+    Raises CliError: the address or the ref is invalid.
     """
 
     def __init__(

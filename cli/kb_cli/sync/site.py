@@ -148,9 +148,7 @@ class Site(Remote):
 
 def rows_of(path: Path) -> tuple[str, list[Row]]:
     """Return the root and the entries of a sitemap, an index, or a feed, which may be compressed by gzip.
-
-    Raises:
-        Unavailable: it is none, is cut short, or is too large.
+    Raises Unavailable: it is none, is cut short, or is too large.
     """
     handler = _Rows()
     parser = parser_for(handler, "list")

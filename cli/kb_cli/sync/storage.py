@@ -151,11 +151,7 @@ def _saved(blocks: Iterator[bytes], source: str, folder: Path) -> Fetched:
 
 
 def storage(place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> Remote:
-    """Return the source of an address.
-
-    Raises:
-        CliError: it is invalid, or its extra is not installed.
-    """
+    """Return the source of an address. Raises CliError: it is invalid, or its extra is not installed."""
     place = place.rstrip("/")
     parts = urlsplit(place)
     if not parts.hostname or parts.query or parts.fragment:

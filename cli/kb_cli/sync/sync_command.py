@@ -25,14 +25,12 @@ from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Leaving, Plan, plan
 from kb_cli.sync.source import LeftOut, Listing, Source, Unavailable, Unchanged
 from kb_cli.web import NotFetched
-from kb_contracts.api import models as m
-from kb_contracts.api.operations import LIST_DOCUMENTS, REMOVE_SOURCE, DocumentsQuery, SourceQuery
+from kb_contracts.api.operations import REMOVE_SOURCE, SourceQuery
 from kb_server.collection_tags import tags_for_submission
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
-_PAGE = 1_000
 _SETTLED_MS = 1_500
 """Time without a change before a run, in milliseconds; an editor writes a file in several steps."""
 _TICK_MS = 500
@@ -99,11 +97,7 @@ def _changes(origin: Source) -> Iterator[bool]:
 
 
 def source_of(options: argparse.Namespace) -> Source:
-    """Return the source that the command names.
-
-    Raises:
-        CliError: there is no such source.
-    """
+    """Return the source that the command names. Raises CliError: there is no such source."""
     place, home = options.source, read(ClientSettings, options).home
     if "://" in place:
         _check_url(place)
@@ -177,13 +171,10 @@ def planned_for(
     client: EngineClient, origin: Source, collection: str
 ) -> tuple[Listing, Plan, dict[str, list[str]]]:
     """Return the content of the source, the plan that brings the collection in step with it, and the SHA-256
-    of the documents of each source path.
-
-    Raises:
-        CliError: the source cannot be read, or the engine fails.
+    of the documents of each source path. Raises CliError: the source cannot be read, or the engine fails.
     """
     listing = origin.listed()
-    documents = list(documents_under(client, origin.prefix, collection))
+    documents = list(client.documents(source_path_prefix=origin.prefix, tag=collection))
     held: dict[str, list[str]] = defaultdict(list)
     for document in documents:
         for source in document.source_paths:
@@ -191,34 +182,11 @@ def planned_for(
     return listing, plan(listing, documents, origin.prefix, origin.owns), held
 
 
-def documents_under(client: EngineClient, prefix: str, collection: str) -> Iterator[m.Document]:
-    """Yield the documents of the collection from the folder, oldest first, so that new ones do not shift
-    pages.
-    """
-    offset = 0
-    while True:
-        query = DocumentsQuery(
-            source_path_prefix=prefix,
-            tag=collection,
-            sort_by="created_at",
-            sort_order="asc",
-            limit=_PAGE,
-            offset=offset,
-        )
-        found = client.call(LIST_DOCUMENTS, query=query).documents
-        yield from found
-        if len(found) < _PAGE:
-            return
-        offset += _PAGE
-
-
 def _brought_in_step(
     client: EngineClient, origin: Source, tags: list[str], out: Output, *, empty: bool
 ) -> list[Result]:
     """Carry out the plan and report it; return the outcome of each file that was not in step.
-
-    Raises:
-        CliError: the source has no files any more, and `empty` does not permit that.
+    Raises CliError: the source has no files any more, and `empty` does not permit that.
     """
     local, planned, held = planned_for(client, origin, tags[0])
     if planned.removed and not local.files and not empty:

@@ -19,9 +19,7 @@ _MAX_BYTES = 200
 
 def make_local_token(folder: Path) -> str:
     """Return the key of the engine with this data folder; create it if it does not exist.
-
-    Raises:
-        OSError: it cannot be written or read.
+    Raises OSError: it cannot be written or read.
     """
     if token := local_token(folder):
         return token

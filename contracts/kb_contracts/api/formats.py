@@ -167,9 +167,7 @@ def format_of(filename: str, content_type: str = "") -> Format:
     """Return the format of a file by its extension, or by the name of a usual file without one, in any case.
 
     A file of unknown extension is text if its `content_type` is text/plain.
-
-    Raises:
-        UnsupportedFormat: the format is not supported.
+    Raises UnsupportedFormat: the format is not supported.
     """
     extension = PurePath(filename).suffix.lower()
     if (known := _BY_EXTENSION.get(extension)) is not None:

@@ -963,9 +963,7 @@ class SandboxInfo(Response):
 
 
 Feature = Literal["access"]
-"""An optional capability of an engine. `access`: it enforces the rights and the access scope of callers
-(`X-KB-Access`).
-"""
+"""An optional capability. `access`: rights and access scopes of callers are enforced (`X-KB-Access`)."""
 
 
 class GrowthWeek(Response):

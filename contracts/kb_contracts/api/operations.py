@@ -199,9 +199,9 @@ class Operation(Generic[B, R]):
     """One operation. `path` is the whole path with `{parameters}`; bodies and responses are Structs.
 
     `path_parameters` are their types, by default the types in `_PATH_PARAMETERS` for their names. `errors`
-    are the codes beside the codes that all operations of its kind share (`possible_errors`). `accepted` is
-    the model of a 202 response, for work that continues after the response. A retry under the same
-    idempotency key then joins that work, and is never `in_progress`.
+    are the codes beside those that follow from the other members (`possible_errors`). `accepted` is the model
+    of a 202 response, for work that continues after the response. A retry under the same idempotency key then
+    joins that work, and is never `in_progress`.
     """
 
     id: str
@@ -231,9 +231,7 @@ class Operation(Generic[B, R]):
     right: Right = field(init=False)
     """The required right: `needs`, or by the method `read`, `delete` (DELETE) or `write`."""
     models: Mapping[int, type[R]] = field(init=False)
-    """The response models by status. This and the following fields are computed once, since each request
-    reads them.
-    """
+    """Response models by status. This and the following fields are computed once: each request reads them."""
     mutates: bool = field(init=False)
     """True if it honours `Idempotency-Key`."""
     excludes_retries: bool = field(init=False)
@@ -259,10 +257,8 @@ class Operation(Generic[B, R]):
 
     def fill_path(self, values: Mapping[str, object]) -> str:
         """Return the path with `values` for its parameters, percent-encoded.
-
-        Raises:
-            PathStepError: a value is empty, `.` or `..`: the path would be that of another resource, and a
-            deletion would remove more than intended.
+        Raises PathStepError: a value is empty, `.` or `..`: the path would be that of another resource, and a
+        deletion would remove more than intended.
         """
         for name, value in values.items():
             if value in ("", ".", ".."):
@@ -279,9 +275,7 @@ class PathStepError(ValueError):
 
 
 def to_params(members: m.Request) -> dict[str, str]:
-    """Return the members that differ from their defaults, as fields of a query or form: text as it is, other
-    values as JSON.
-    """
+    """Return the members other than their defaults, as fields of a query or form; all but text as JSON."""
     given: dict[str, Any] = msgspec.to_builtins(members)
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -385,17 +379,11 @@ GET_JOB = _get(
     "One job; `wait` delays the response until it has ended",
     m.Job,
     query=JobQuery,
-    errors=("job_not_found",),
     links=(Link("getDocument", {"document_id": "/document_id"}),),
 )
 
 CANCEL_JOB = _delete(
-    "cancelJob",
-    _JOB,
-    "Cancel a job that has not ended",
-    m.Job,
-    needs="write",
-    errors=("job_not_found", "job_finished"),
+    "cancelJob", _JOB, "Cancel a job that has not ended", m.Job, needs="write", errors=("job_finished",)
 )
 
 RETRY_JOB: Operation[None, m.Job] = Operation(
@@ -405,7 +393,7 @@ RETRY_JOB: Operation[None, m.Job] = Operation(
     "Queue a failed job again, with its original input",
     m.Job,
     status=HTTPStatus.ACCEPTED,
-    errors=("job_not_found", "job_not_retryable", "queue_full"),
+    errors=("job_not_retryable", "queue_full"),
     links=_JOB_LINKS,
 )
 
@@ -424,7 +412,6 @@ GET_DOCUMENT = _get(
     "One document with its chunks, by number or uid",
     m.DocumentDetail,
     query=DocumentQuery,
-    errors=("document_not_found",),
     links=_DOCUMENT_LINKS,
 )
 
@@ -435,7 +422,6 @@ DELETE_DOCUMENT = _delete(
     m.Removed,
     query=DeleteQuery,
     if_match=True,
-    errors=("document_not_found", "version_conflict"),
 )
 
 GET_ORIGINAL = _get(
@@ -443,7 +429,7 @@ GET_ORIGINAL = _get(
     f"{_DOCUMENT}/original",
     "The original file of a document, as it was sent, if it is kept",
     FileContent,
-    errors=("document_not_found", "original_not_kept"),
+    errors=("original_not_kept",),
 )
 
 GET_PICTURE = _get(
@@ -454,7 +440,6 @@ GET_PICTURE = _get(
     m.Picture,
     query=PictureQuery,
     errors=(
-        "document_not_found",
         "original_not_kept",
         "unsupported_format",
         "file_corrupt",
@@ -474,7 +459,7 @@ REMOVE_SOURCE = _delete(
     m.Removed,
     query=SourceQuery,
     if_match=True,
-    errors=("document_not_found", "source_not_found", "version_conflict"),
+    errors=("source_not_found",),
 )
 
 CLEAR_DOCUMENTS = _delete(
@@ -493,7 +478,6 @@ LIST_VERSIONS = _get(
     "The kept earlier versions of a document, which may have been removed",
     m.PastVersionList,
     query=PageQuery,
-    errors=("document_not_found",),
     links=(_READ_VERSION,),
 )
 
@@ -503,7 +487,6 @@ GET_VERSION = _get(
     "An earlier version of a document, with its text",
     m.PastVersionDetail,
     query=VersionQuery,
-    errors=("document_not_found", "version_not_found"),
     links=(Link("restoreVersion", {"document_id": "/document_id", "version": "/version"}),),
 )
 
@@ -515,7 +498,7 @@ RESTORE_VERSION: Operation[None, m.Document] = Operation(
     "version",
     m.Document,
     if_match=True,
-    errors=("document_not_found", "version_not_found", "version_conflict", "embedder_unavailable"),
+    errors=("embedder_unavailable",),
     links=(_READ,),
 )
 
@@ -524,7 +507,6 @@ PURGE_VERSIONS = _delete(
     _VERSIONS,
     "Delete the kept versions of a document; a removed document is then deleted permanently",
     m.Purged,
-    errors=("document_not_found",),
 )
 
 LIST_TRASH = _get(
@@ -548,7 +530,7 @@ PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(
     if_match=True,
     on_behalf=True,
     accepted=m.Job,
-    errors=("queue_full", "document_not_found", "not_a_note", "version_conflict", "embedder_unavailable"),
+    errors=("queue_full", "not_a_note", "embedder_unavailable"),
     example={"text": "Updated preference: user prefers bullet points"},
     links=(_READ, *_DOCUMENT_LINKS),
 )
@@ -561,7 +543,6 @@ SET_METADATA: Operation[m.MetadataRequest, m.Document] = Operation(
     m.Document,
     body=m.MetadataRequest,
     if_match=True,
-    errors=("document_not_found", "version_conflict"),
     example={"metadata": {"source_type": "wiki", "reviewed": "2026-01-31"}},
     links=(_READ,),
 )
@@ -574,7 +555,6 @@ GIVE_FEEDBACK: Operation[m.FeedbackRequest, m.Feedback] = Operation(
     m.Feedback,
     body=m.FeedbackRequest,
     on_behalf=True,
-    errors=("document_not_found",),
     example={"signal": "useful"},
     links=(Link("getDocument", {"document_id": "/document_id"}),),
 )
@@ -586,7 +566,6 @@ ADD_TAGS = _post(
     m.TagsRequest,
     m.Document,
     if_match=True,
-    errors=("document_not_found", "version_conflict"),
     example={"tags": ["collection:memory"]},
     links=(_READ, Link("removeTag", {"document_id": "/id", "tag": "/tags/0"})),
 )
@@ -599,7 +578,6 @@ REMOVE_TAG = _delete(
     query=TagQuery,
     needs="write",
     if_match=True,
-    errors=("document_not_found", "tag_not_found", "version_conflict"),
     links=(_READ,),
 )
 
@@ -629,7 +607,7 @@ VECTOR_SEARCH = _post(
     r.VectorSearchResponse,
     surface=ApiSurface.RAGLER,
     reads=True,
-    errors=("contradiction", "collection_not_found", "rate_limited", "embedder_unavailable"),
+    errors=("contradiction", "collection_not_found", "embedder_unavailable"),
     example={"query": "authentication", "limit": 5},
     links=(Link("getCollection", {"collection_id": "/results/0/metadata/collection_id"}),),
 )
@@ -640,7 +618,6 @@ LIST_COLLECTIONS = _get(
     "All collections, by name",
     r.CollectionList,
     surface=ApiSurface.RAGLER,
-    errors=("rate_limited",),
     links=(Link("getCollection", {"collection_id": "/collections/0/id"}),),
 )
 
@@ -650,7 +627,7 @@ GET_COLLECTION = _get(
     "One collection with its statistics",
     r.CollectionDetail,
     surface=ApiSurface.RAGLER,
-    errors=("collection_not_found", "rate_limited"),
+    errors=("collection_not_found",),
 )
 
 PUT_COLLECTION: Operation[r.CollectionRequest, r.CollectionDetail] = Operation(

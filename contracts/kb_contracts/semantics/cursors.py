@@ -100,10 +100,8 @@ def cursor_after(
 
 
 def opened(request: m.SearchRequest, reach: Reach | None = None) -> tuple[m.SearchResponse, list[Place]]:
-    """Return the totals in the request's cursor, and the remaining places.
-
-    Raises:
-        EngineError: `page_not_found`, the cursor is invalid, or is that of another request or access scope.
+    """Return the totals in the request's cursor, and the remaining places. Raises EngineError:
+    `page_not_found`, the cursor is invalid, or is that of another request or access scope.
     """
     cursor = request.cursor or ""
     try:

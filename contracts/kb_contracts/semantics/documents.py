@@ -69,9 +69,7 @@ def picture_of(document: DocumentDetail, page: int | None) -> tuple[int, str]:
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
     """Refuse metadata that is too large or too deeply nested to be part of every result.
-
-    Raises:
-        EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
+    Raises EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
     """
     size = len(msgspec.json.encode(metadata))
     problem = f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are accepted"
@@ -130,9 +128,7 @@ def check_version(version: int, *expected: int | None) -> None:
 
 def document_key(text: str) -> int | str:
     """Return the number or the uid of the document in a path.
-
-    Raises:
-        EngineError: `document_not_found` for a number beyond any document's.
+    Raises EngineError: `document_not_found` for a number beyond any document's.
     """
     if not text.isdecimal():
         return text

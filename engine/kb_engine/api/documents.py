@@ -207,7 +207,6 @@ class DocumentsApi:
             top=note.chunk_count + limit * _CHUNKS_PER_NOTE,
             selection=Selection(doc_type="note"),
             min_score=scoring.similar_floor,
-            judged=False,
         )
         try:
             found = await self._store.search(query)

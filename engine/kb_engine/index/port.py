@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from kb_contracts.access.reach import Reach
+from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 
@@ -68,11 +68,11 @@ class Selection:
     In `source_types`, None matches documents whose metadata have no source type (or one that is not a
     string).
 
-    `reach` is the access scope of the caller. It is more than a filter: documents outside do not exist for
-    the caller, so they do not count in the statistics of words either.
+    `reach` is the access scope, by default of the request that makes the selection. It is more than a filter:
+    documents outside do not exist for the caller, so they do not count in the statistics of words either.
     """
 
-    reach: Reach | None = None
+    reach: Reach | None = field(default_factory=REACH.get)
     tags: Sequence[str] = ()
     tags_any: Sequence[str] = ()
     doc_type: m.DocType | None = None

@@ -260,12 +260,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search. `arrange` changes the results on a thread, which may take long. With `judged` False
-    `Found.weak` is not looked up.
-    """
+    """A search. `arrange` changes the results on a thread, which may take long."""
 
     explain: bool = False
-    judged: bool = True
     arrange: Callable[[list[m.SearchResult]], list[m.SearchResult]] | None = None
 
 

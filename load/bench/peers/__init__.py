@@ -1,4 +1,4 @@
-"""Peers of `bench search`: each is a module that implements the protocol, and a line in `PEERS`.
+"""Peers of `bench search`: each is a class in a module of its own, and a line in `PEERS`.
 
 A peer runs in processes of its own: one fills it and closes it, another opens it and is asked. Its packages
 are imported with its module and belong to the extra `bench`.
@@ -6,68 +6,91 @@ are imported with its module and belong to the extra `bench`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.corpus import Document
 
+T = TypeVar("T")
 
-class Peer(Protocol):
-    """A store of passages with words, vectors and one tag. It may be searched by several threads at once."""
 
-    efforts: Sequence[int]
-    """Possible values of `effort`, ascending: recall grows with effort; a single value if the search is
-    exact.
+class Peer(ABC):
+    """A store of passages with words, vectors and one tag, opened or created in a folder.
+
+    It may be searched by several threads at once.
     """
-    effort: int
 
+    efforts: Sequence[int] = (1,)
+    """Values of `effort`, ascending: recall grows with effort; a single value if the search is exact."""
+    effort: int = 1
+
+    @abstractmethod
+    def __init__(self, folder: Path) -> None: ...
+
+    @abstractmethod
     def insert(self, documents: Sequence[Document]) -> None:
         """Add documents; a passage is identified by its number."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027  # optional
         """Build indexes that need all documents, and make everything durable."""
 
+    @abstractmethod
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         """The numbers of the ten best passages, best first; by words or vector alone where the other is None.
-
-        Raises:
-            NotImplementedError: the peer does not rank by words.
+        Raises NotImplementedError: the peer does not rank by words.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # optional
         """Close the files."""
 
 
-class Module(NamedTuple):
-    """The module of a peer: its `open` takes a folder, and opens or creates the store there."""
+class LoopThread:
+    """An event loop on a thread of its own, for a peer with coroutines."""
 
-    module: str
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Module(NamedTuple):
+    """The class of a peer, as `module:class`, and its name in the table."""
+
+    place: str
     name: str
 
 
 PEERS = {
-    "kb": Module("bench.peers.kb", "kb on SQLite"),
-    "tantivy": Module("bench.peers.tantivy_hnsw", "tantivy + HNSW (usearch, int8)"),
-    "qdrant": Module("bench.peers.qdrant", "Qdrant's core (qdrant-edge)"),
-    "lancedb": Module("bench.peers.lance", "LanceDB"),
-    "chroma": Module("bench.peers.chroma", "Chroma (vectors alone)"),
-    "pgvector": Module("bench.peers.pgvector", "PostgreSQL's words + pgvector"),
-    "sqlite-vec": Module("bench.peers.sqlite_vec", "FTS5 + sqlite-vec"),
+    "kb": Module("bench.peers.kb:Kb", "kb on SQLite"),
+    "tantivy": Module("bench.peers.tantivy_hnsw:TantivyHnsw", "tantivy + HNSW (usearch, int8)"),
+    "qdrant": Module("bench.peers.qdrant:Qdrant", "Qdrant's core (qdrant-edge)"),
+    "lancedb": Module("bench.peers.lance:Lance", "LanceDB"),
+    "chroma": Module("bench.peers.chroma:Chroma", "Chroma (vectors alone)"),
+    "pgvector": Module("bench.peers.pgvector:Pgvector", "PostgreSQL's words + pgvector"),
+    "sqlite-vec": Module("bench.peers.sqlite_vec:SqliteVec", "FTS5 + sqlite-vec"),
 }
 
 
-def opener(key: str) -> Callable[[Path], Peer]:
-    """Return the function that opens a peer.
-
-    Raises:
-        ModuleNotFoundError: its packages are not installed.
-    """
-    opening: Callable[[Path], Peer] = import_module(PEERS[key].module).open_peer
+def opener(key: str) -> type[Peer]:
+    """Return the class of a peer. Raises ModuleNotFoundError: its packages are not installed."""
+    module, _, name = PEERS[key].place.partition(":")
+    opening: type[Peer] = getattr(import_module(module), name)
     return opening
 
 

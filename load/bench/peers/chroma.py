@@ -12,13 +12,10 @@ from chromadb.config import Settings
 from numpy.typing import NDArray
 
 from bench.corpus import TAG, TOP, Document
+from bench.peers import Peer
 
 
-def open_peer(folder: Path) -> Chroma:
-    return Chroma(folder)
-
-
-class Chroma:
+class Chroma(Peer):
     efforts = (64, 128, 256, 512, 1024)
 
     def __init__(self, folder: Path) -> None:
@@ -46,19 +43,10 @@ class Chroma:
             metadatas=[{"tag": TAG if each.tagged else ""} for each in documents for _ in each.texts],
         )
 
-    def finish(self) -> None:
-        """Nothing to do: added documents are durable."""
-
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         if text is not None or vector is None:
             raise NotImplementedError("Chroma does not rank by words")
         found = self._collection.query(
-            query_embeddings=[vector],
-            n_results=TOP,
-            where=None if tag is None else {"tag": tag},
-            include=[],
+            query_embeddings=[vector], n_results=TOP, where=None if tag is None else {"tag": tag}, include=[]
         )
         return [int(number) for number in found["ids"][0]]
-
-    def close(self) -> None:
-        """Nothing to do: Chroma closes with its process."""

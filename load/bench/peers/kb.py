@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
 from bench.engine import BulkDocument, add_documents
+from bench.peers import LoopThread, Peer
 from kb_contracts.api import models as m
 from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, Query
@@ -21,23 +19,13 @@ from kb_engine.store.sqlite.sqlite_store import open_sqlite
 
 SEARCH_PROCESSES = max(0, (os.cpu_count() or 1) - 1)
 """Number of search processes, as many as an engine has by default on a small machine."""
-T = TypeVar("T")
 
 
-def open_peer(folder: Path) -> Kb:
-    return Kb(folder)
-
-
-class Kb:
-    efforts = (1,)
-    effort = 1
-
+class Kb(Peer):
     def __init__(self, folder: Path) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
         identity = EmbedderIdentity("given", DIMENSIONS)
-        self._store = self._run(
+        self._store = self._loop.run(
             open_sqlite(folder / "kb.sqlite", embedder=identity, search_processes=SEARCH_PROCESSES)
         )
 
@@ -52,10 +40,7 @@ class Kb:
             )
             for each in documents
         ]
-        self._run(add_documents(self._store, new))
-
-    def finish(self) -> None:
-        """Nothing to do: every document is committed when added."""
+        self._loop.run(add_documents(self._store, new))
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         mode: m.Mode = "vector" if text is None else "fts" if vector is None else "hybrid"
@@ -63,17 +48,12 @@ class Kb:
         query = Query(
             text=text or "", mode=mode, vector=vector, scoring=SCORING, top=TOP, selection=selection
         )
-        found = self._run(self._store.search(query))
+        found = self._loop.run(self._store.search(query))
         return [
             int(Path(each.document.source_path or "").stem) * PASSAGES_EACH + each.chunk.index
             for each in found.results
         ]
 
     def close(self) -> None:
-        self._run(self._store.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._loop.run(self._store.close())
         self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -15,6 +15,7 @@ from lancedb.rerankers import RRFReranker
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, TAG, TOP, Document
+from bench.peers import Peer
 
 _SCHEMA = pa.schema(
     [
@@ -28,11 +29,7 @@ _ROWS_AT_ONCE = 20_000
 _FEW = 1_000
 
 
-def open_peer(folder: Path) -> Lance:
-    return Lance(folder)
-
-
-class Lance:
+class Lance(Peer):
     efforts = (64, 128, 256, 512, 1024)
     effort = efforts[0]
 
@@ -82,6 +79,3 @@ class Lance:
             query = query.where(f"tag = '{tag}'", prefilter=True)
         numbers: list[int] = query.select(["number"]).limit(TOP).to_arrow()["number"].to_pylist()
         return numbers
-
-    def close(self) -> None:
-        """Nothing to do: LanceDB keeps no resources open."""

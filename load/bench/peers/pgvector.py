@@ -5,22 +5,18 @@ HNSW over halfvec, with an iterative scan where the tag leaves few; words by `ts
 
 from __future__ import annotations
 
-import asyncio
 import re
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, TAG, TOP, Document
-from bench.peers import fused
+from bench.peers import LoopThread, Peer, fused
 from kb_load.postgres import PostgresServer
-
-T = TypeVar("T")
 
 _CANDIDATES = 50
 _SETTINGS = {"shared_buffers": "1GB", "maintenance_work_mem": "1GB", "synchronous_commit": "on"}
@@ -43,21 +39,15 @@ _WORDS = (
 _NEAR = "SELECT number FROM passages WHERE true {} ORDER BY vector <#> $1::text::halfvec LIMIT $2"
 
 
-def open_peer(folder: Path) -> Pgvector:
-    return Pgvector(folder)
-
-
-class Pgvector:
+class Pgvector(Peer):
     efforts = (40, 100, 200, 400, 800)
     effort = efforts[0]
 
     def __init__(self, folder: Path) -> None:
         self._server = PostgresServer(folder, _SETTINGS)
         self._server.start()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._pool: Any = self._run(self._open())
+        self._loop = LoopThread()
+        self._pool: Any = self._loop.run(self._open())
 
     async def _open(self) -> Any:
         pool = await asyncpg.create_pool(self._server.url("postgres"), min_size=1, max_size=4)
@@ -71,13 +61,13 @@ class Pgvector:
             for place, (text, vector) in enumerate(zip(each.full_texts, each.vectors, strict=True))
         ]
         sql = "INSERT INTO passages (number, tag, text, vector) VALUES ($1, $2, $3, $4::text::halfvec)"
-        self._run(self._pool.executemany(sql, rows))
+        self._loop.run(self._pool.executemany(sql, rows))
 
     def finish(self) -> None:
-        self._run(self._pool.execute(_INDEXES))
+        self._loop.run(self._pool.execute(_INDEXES))
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
-        return self._run(self._search(text, vector, tag))
+        return self._loop.run(self._search(text, vector, tag))
 
     async def _search(
         self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None
@@ -98,14 +88,9 @@ class Pgvector:
         return numbers[0] if len(numbers) == 1 else fused(*numbers)
 
     def close(self) -> None:
-        self._run(self._pool.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._loop.run(self._pool.close())
         self._loop.close()
         self._server.stop("fast")
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 def _text(vector: NDArray[np.float32]) -> str:

@@ -10,31 +10,29 @@ import qdrant_edge as q
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, TAG, TOP, Document
+from bench.peers import Peer
 
 _CANDIDATES = 50
 _AVERAGE_LENGTH = 70.0
 
 
-def open_peer(folder: Path) -> Qdrant:
-    return Qdrant(folder / "shard")
-
-
-class Qdrant:
+class Qdrant(Peer):
     efforts = (64, 128, 256, 512, 1024)
     effort = efforts[0]
 
     def __init__(self, folder: Path) -> None:
+        shard = folder / "shard"
         self._words = q.Bm25(q.Bm25Config(avg_len=_AVERAGE_LENGTH))
         config = q.EdgeConfig(
             vectors={"meaning": q.EdgeVectorParams(DIMENSIONS, q.Distance.Cosine)},
             sparse_vectors={"words": q.EdgeSparseVectorParams(modifier=q.Modifier.Idf)},
             hnsw_config=q.HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=10_000),
         )
-        if folder.exists():
-            self._shard = q.EdgeShard.load(str(folder))
+        if shard.exists():
+            self._shard = q.EdgeShard.load(str(shard))
             return
-        folder.mkdir()
-        self._shard = q.EdgeShard.create(str(folder), config)
+        shard.mkdir()
+        self._shard = q.EdgeShard.create(str(shard), config)
         self._shard.update(q.UpdateOperation.create_field_index("tag", q.PayloadSchemaType.Keyword))
 
     def insert(self, documents: Sequence[Document]) -> None:
@@ -59,7 +57,8 @@ class Qdrant:
             kept = q.Filter(must=[q.FieldCondition("tag", match=q.MatchValue(tag))])
         parts = []
         if vector is not None:
-            parts.append((q.Query.Nearest(vector.tolist(), using="meaning"), self._params()))
+            near = q.Query.Nearest(vector.tolist(), using="meaning")
+            parts.append((near, q.SearchParams(hnsw_ef=self.effort)))
         if text is not None:
             parts.append((q.Query.Nearest(self._words.embed_query(text), using="words"), None))
         if len(parts) == 1:
@@ -71,9 +70,6 @@ class Qdrant:
             ]
             request = q.QueryRequest(TOP, query=q.Fusion.Rrf(60), prefetches=prefetches, with_payload=False)
         return [point.id for point in self._shard.query(request)]
-
-    def _params(self) -> q.SearchParams:
-        return q.SearchParams(hnsw_ef=self.effort)
 
     def close(self) -> None:
         self._shard.close()

@@ -13,7 +13,7 @@ import sqlite_vec
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, TAG, TOP, Document
-from bench.peers import fused
+from bench.peers import Peer, fused
 from kb_engine.index.words import TOKENIZER
 
 _CANDIDATES = 50
@@ -24,16 +24,9 @@ _WORDS = (
 _NEAR = "SELECT rowid FROM near WHERE vector MATCH ? AND k = ?"
 
 
-def open_peer(folder: Path) -> SqliteVec:
-    return SqliteVec(folder / "passages.sqlite")
-
-
-class SqliteVec:
-    efforts = (1,)
-    effort = 1
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
+class SqliteVec(Peer):
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "passages.sqlite"
         self._own = threading.local()
         self._db.execute(
             f"""

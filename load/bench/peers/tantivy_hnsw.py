@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 from usearch.index import Index
 
 from bench.corpus import DIMENSIONS, PASSAGES_EACH, TAG, TAGGED_EVERY, TOP, Document
-from bench.peers import fused
+from bench.peers import Peer, fused
 
 _CANDIDATES = 50
 
 
-def open_peer(folder: Path) -> TantivyHnsw:
-    return TantivyHnsw(folder)
-
-
-class TantivyHnsw:
+class TantivyHnsw(Peer):
     efforts = (64, 128, 256, 512, 1024, 2048)
     effort = efforts[0]
 

@@ -66,9 +66,7 @@ class FileMeter:
 
     def count_call(self, name: str, most: int) -> None:
         """Count a call of `name`; `most` calls are allowed per minute.
-
-        Raises:
-            ToolError: `rate_limited`, with the seconds until the next minute.
+        Raises ToolError: `rate_limited`, with the seconds until the next minute.
         """
         now = self._now()
         share = self._shares.get(name)
@@ -85,9 +83,7 @@ class FileMeter:
 
     def take(self, name: str, quotas: Quotas, documents: int, size: int) -> None:
         """Count documents and bytes of `name`, within its quotas; negative numbers return them.
-
-        Raises:
-            ToolError: `quota_exceeded`, with the seconds until the next day; nothing was counted.
+        Raises ToolError: `quota_exceeded`, with the seconds until the next day; nothing was counted.
         """
         now = self._now()
         with self._used(name, now) as used:

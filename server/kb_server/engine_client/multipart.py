@@ -39,9 +39,7 @@ class MultipartFile:
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The body, block by block.
-
-        Raises:
-            OSError: the file cannot be read, or has another size than `source` says.
+        Raises OSError: the file cannot be read, or has another size than `source` says.
         """
         yield self._head()
         async for block in self.blocks():

@@ -91,9 +91,7 @@ _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![\w.])")
 
 def check_version(version: str) -> None:
     """Refuse an engine that is older than `MIN_ENGINE_VERSION`; a pre-release counts as its release.
-
-    Raises:
-        EngineTooOld: names both versions; also where `version` is no version.
+    Raises EngineTooOld: names both versions; also where `version` is no version.
     """
     parsed = _parse(version)
     if parsed is None or parsed < (_parse(MIN_ENGINE_VERSION) or ()):

@@ -19,14 +19,7 @@ from kb_server.document_marks import META
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import admit, new_call, on_behalf_of
-from kb_server.offers import (
-    Completion,
-    Prompt,
-    Resource,
-    Resources,
-    ResourceText,
-    Tasks,
-)
+from kb_server.offers import Completion, Prompt, Resource, Resources, ResourceText, Tasks
 from kb_server.tool import INVALID, MISSING, OFFERS, ToolError, Toolset
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
@@ -73,31 +66,26 @@ class _Offers:
         self._owner = toolset.part_of(OFFERS)
         self._prompts = {prompt.name: prompt for prompt in toolset.prompts}
 
+    @property
+    def _resources(self) -> Resources:
+        assert self._toolset.resources is not None, "it is not served without"
+        return self._toolset.resources
+
     async def list_resources(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
-        resources = self._toolset.resources
-        assert resources is not None, "it is not served without"
-        found, cursor = await answered(context, lambda: resources.page(params.cursor), self._owner)
+        page = self._resources.page
+        found, cursor = await answered(context, lambda: page(params.cursor), self._owner)
         following = {} if cursor is None else {"nextCursor": cursor}
-        return {
-            "resources": [_listed(each) for each in found],
-            **following,
-            **_COMPLETE,
-            "_meta": dict(META),
-        }
+        return {"resources": [_listed(each) for each in found], **following, **_COMPLETE, "_meta": dict(META)}
 
     async def list_templates(
         self, _context: Context, _params: types.PaginatedRequestParams
     ) -> dict[str, Any]:
-        resources = self._toolset.resources
-        assert resources is not None, "it is not served without"
-        return {"resourceTemplates": msgspec.to_builtins(resources.templates), **_COMPLETE}
+        return {"resourceTemplates": msgspec.to_builtins(self._resources.templates), **_COMPLETE}
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> dict[str, Any]:
-        resources = self._toolset.resources
-        assert resources is not None, "it is not served without"
-        content = await answered(context, lambda: resources.read(params.uri), self._owner)
+        content = await answered(context, lambda: self._resources.read(params.uri), self._owner)
         return {"contents": [_content(content)], **_COMPLETE}
 
     async def list_prompts(self, context: Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
@@ -151,10 +139,8 @@ def code_of(error_type: str) -> int:
 
 
 async def answered(context: Context, ask: Callable[[], Awaitable[T]], toolset: str) -> T:
-    """Return the result of `ask` for this toolset, on behalf of the caller.
-
-    Raises:
-        MCPError: with the message of the toolset or the engine; without details for an unexpected exception.
+    """Return the result of `ask` for this toolset, on behalf of the caller. Raises MCPError: with the message
+    of the toolset or the engine; without details for an unexpected exception.
     """
     call = new_call(context.params.get("_meta") if context.params else None, context.request or Caller())
     fields: Mapping[str, Any] = {

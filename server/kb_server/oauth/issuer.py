@@ -58,9 +58,7 @@ class IssuerKeys:
 
     async def find(self, key_id: str | None, algorithm: str) -> list[dict[str, Any]]:
         """Return the keys that may have signed a token: the keys with its id; without an id, all that suit.
-
-        Raises:
-            AuthenticatorUnavailable: the keys are not known, and cannot be fetched.
+        Raises AuthenticatorUnavailable: the keys are not known, and cannot be fetched.
         """
         if self._clock() - self._fetched >= _FRESH_SECONDS:
             await self._refresh()

@@ -29,8 +29,7 @@ class OAuthSettings(PartSettings, frozen=True, kw_only=True):
     oauth_audience: Annotated[
         list[str],
         Setting(
-            "KB_OAUTH_AUDIENCE",
-            "accepted token audiences, comma-separated; empty: the URLs of this server",
+            "KB_OAUTH_AUDIENCE", "accepted token audiences, comma-separated; empty: the URLs of this server"
         ),
     ] = msgspec.field(default_factory=list)
     oauth_scopes: Annotated[

@@ -46,10 +46,7 @@ ALGORITHMS: Mapping[str, frozenset[str]] = {
 _ALL: frozenset[str] = frozenset().union(*ALGORITHMS.values())
 
 _TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
-"""Accepted `typ` values of a token's header.
-
-ID tokens have `jwt` too; the check of the audience refuses them.
-"""
+"""Accepted `typ` of a token's header. ID tokens have `jwt` too; the check of the audience refuses them."""
 _REQUIRED = ("exp", "iss", "aud", "sub")
 _LEEWAY_SECONDS = 30
 _KEPT_SECONDS = 60.0

@@ -95,9 +95,7 @@ class Form:
 
         Without a folder it is the unauthenticated form: small, without files, and with one short time-out.
         `check` is called once, with the fields before the first file.
-
-        Raises:
-            FormError: it is not a form, too large, or stopped arriving for 20 seconds.
+        Raises FormError: it is not a form, too large, or stopped arriving for 20 seconds.
         """
         if request.content_type != "multipart/form-data":
             raise FormError("Send the form as multipart/form-data, as the page does.", 415)

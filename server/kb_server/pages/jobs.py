@@ -8,12 +8,7 @@ from aiohttp import web
 
 from kb_contracts.api import models as m
 from kb_contracts.api.formats import FORMATS
-from kb_contracts.api.operations import (
-    CREATE_JOB,
-    GET_STATUS,
-    LIST_JOBS,
-    JobsQuery,
-)
+from kb_contracts.api.operations import CREATE_JOB, GET_STATUS, LIST_JOBS, JobsQuery
 from kb_server.collection_tags import tags_for_submission
 from kb_server.engine_client.errors import EngineFault
 from kb_server.pages.forms import FormError

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from html import unescape
 from itertools import groupby
@@ -147,11 +147,17 @@ def text_html(text: str, doc_type: str) -> Markup:
     if not _is_markdown(doc_type, len(text)):
         return _plain(_FENCE.sub("", text))
     front, text = _split(text, doc_type)
+    return front + _cleaned(_rendered(text, doc_type))
+
+
+def _rendered(text: str, doc_type: str, names: Collection[str] = ()) -> str:
+    """Return a Markdown text as HTML, without a heading at its beginning that is one of `names`."""
     markdown = _markdown(doc_type)
     env: dict[str, Any] = {}
-    tokens = markdown.parse(text, env)
+    tokens = _without_first_heading(markdown.parse(text, env), names)
     _prepare(tokens, None, top=2)
-    return front + _cleaned(markdown.renderer.render(tokens, markdown.options, env))
+    html: str = markdown.renderer.render(tokens, markdown.options, env)
+    return html
 
 
 def excerpts(query: str, results: Sequence[m.SearchResult]) -> list[Excerpt]:
@@ -168,12 +174,8 @@ def _excerpt(mark: Callable[[str], list[Mark]], result: m.SearchResult) -> Excer
         html = _plain(plain, _language(find_lexer_class_for_filename, document.filename), mark)
     else:
         source = _below_header(chunk, below, is_markdown=True)
-        names = (chunk.heading or "").split(" > ")
-        markdown = _markdown(document.doc_type)
-        env: dict[str, Any] = {}
-        tokens = _without_first_heading(markdown.parse(source, env), {document.title, names[-1]})
-        _prepare(tokens, None, top=2)
-        rendered = markdown.renderer.render(tokens, markdown.options, env)
+        names = {document.title, (chunk.heading or "").split(" > ")[-1]}
+        rendered = _rendered(source, document.doc_type, names)
         plain = unescape(_TAG.sub(" ", _WITHIN_A_LINE.sub("", rendered)))
         html = _cleaned(_marked(rendered, mark))
     parts = _snippet(" ".join(plain.split()), mark)
@@ -252,7 +254,7 @@ def _split(text: str, doc_type: str) -> tuple[Markup, str]:
     return folded, "\n" * found[0].count("\n") + text[found.end() :]
 
 
-def _without_first_heading(tokens: list[Token], names: set[str]) -> list[Token]:
+def _without_first_heading(tokens: list[Token], names: Collection[str]) -> list[Token]:
     """Return the tokens without a heading at the beginning that the page shows already."""
     is_repeated = len(tokens) > 2 and tokens[0].type == "heading_open" and tokens[1].content in names
     return tokens[3:] if is_repeated else tokens

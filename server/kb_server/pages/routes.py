@@ -82,10 +82,7 @@ class Pages:
         settings = services.settings
         self._services = services
         self.sessions = Sessions(
-            services.keys,
-            services.meter,
-            has_issuer=services.tokens is not None,
-            secret=services.instance,
+            services.keys, services.meter, has_issuer=services.tokens is not None, secret=services.instance
         )
         self._is_secure = http_base(settings).lower().startswith("https:")
 
@@ -208,12 +205,7 @@ class Pages:
 
     def _give(self, response: web.Response, session: str) -> None:
         response.set_cookie(
-            COOKIE,
-            session,
-            max_age=SESSION_SECONDS,
-            httponly=True,
-            samesite="Strict",
-            secure=self._is_secure,
+            COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="Strict", secure=self._is_secure
         )
 
     async def _login_page(self, request: web.Request) -> web.Response:

@@ -199,11 +199,7 @@ async def _read(visit: Visit, key: str) -> m.Document | str:
 
 
 def _selection(visit: Visit, fields: Mapping[str, str], keys: list[str]) -> Selection:
-    """Return a checked selection.
-
-    Raises:
-        FormError, ToolError: no document is chosen, or an input is invalid.
-    """
+    """Return a checked selection. Raises FormError, ToolError: nothing is chosen, or an input is invalid."""
     action = fields.get("action", "")
     if action not in _RIGHTS:
         raise FormError("Choose a change: add tags, move, or remove.", 422, "action")

@@ -187,9 +187,7 @@ def filled(**values: object) -> dict[str, object] | None:
 
 def fit(kind: type[S], **values: object) -> S:
     """Return a request of this kind; an empty value counts as missing.
-
-    Raises:
-        FormError: the values do not fit.
+    Raises FormError: the values do not fit.
     """
     try:
         return msgspec.convert(filled(**values) or {}, kind, strict=False)

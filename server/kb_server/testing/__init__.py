@@ -176,12 +176,7 @@ async def _serving(
 
             running = asyncio.ensure_future(
                 serve(
-                    app,
-                    settings.host,
-                    settings.port,
-                    on_bound=bound,
-                    stop=stop,
-                    drain_seconds=_DRAIN_SECONDS,
+                    app, settings.host, settings.port, on_bound=bound, stop=stop, drain_seconds=_DRAIN_SECONDS
                 )
             )
             listens = asyncio.ensure_future(ready.wait())

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from kb_config.settings import SettingsError
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS, DocumentQuery
 from kb_server.engine_faults import tool_error
 from kb_server.tool import A, Call, R, Tool, ToolError, Toolset
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from kb_server.engine_client.port import Engine
     from kb_server.services import Services
     from kb_server.settings import ServerSettings
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 NOT_CONFIRMED = "not_confirmed"
 """The code of a refusal by the person at the client."""
@@ -50,11 +56,7 @@ def offered(settings: ServerSettings, at_root: Sequence[str]) -> list[str]:
 
 
 def build_toolset(name: str, services: Services) -> Toolset:
-    """Build the toolset `name`.
-
-    Raises:
-        KeyError: there is no such toolset.
-    """
+    """Build the toolset `name`. Raises KeyError: there is no such toolset."""
     module = import_module(TOOLSETS[name])
     toolset: Toolset = module.build(services)
     return toolset
@@ -76,9 +78,7 @@ def where_to_find(tool: str, grant: Grant) -> str:
 
 def checked_names(names: Sequence[str]) -> list[str]:
     """Return the named toolsets, each once.
-
-    Raises:
-        SettingsError: the list is empty, or there is no such toolset.
+    Raises SettingsError: the list is empty, or there is no such toolset.
     """
     for name in names:
         if name not in TOOLSETS:
@@ -86,6 +86,12 @@ def checked_names(names: Sequence[str]) -> list[str]:
     if not names:
         raise SettingsError(f"name a toolset; there are {', '.join(TOOLSETS)}")
     return list(dict.fromkeys(names))
+
+
+def view(kind: type[S], source: msgspec.Struct, **members: Any) -> S:
+    """Return the members of `source` that a view has, with `members` in their place."""
+    given = msgspec.structs.asdict(source) | members
+    return kind(**{name: given[name] for name in kind.__struct_fields__ if name in given})
 
 
 def quoted(title: str) -> str:
@@ -104,6 +110,10 @@ class ServiceTool(Tool[A, R]):
     def engine(self) -> Engine:
         return self.services.engine
 
+    async def document(self, key: object, query: DocumentQuery = WITHOUT_CHUNKS) -> m.DocumentDetail:
+        """Return a document, by default without its chunks."""
+        return await self.engine.call(GET_DOCUMENT, path={"document_id": key}, query=query)
+
     def can_ask(self, call: Call) -> bool:
         """True if the person at the client is asked before a removal."""
         return call.ask is not None and self.services.settings.ask_before_removal
@@ -112,9 +122,7 @@ class ServiceTool(Tool[A, R]):
         """Ask the person at the client to approve `question`, if the client can ask.
 
         Call it before any change: over 2026-07-28 the call ends here and is repeated.
-
-        Raises:
-            ToolError: `not_confirmed`, the person did not approve.
+        Raises ToolError: `not_confirmed`, the person did not approve.
         """
         if call.ask is None or not self.can_ask(call):
             return

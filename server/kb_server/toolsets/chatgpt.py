@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_DOCUMENT, SEARCH, WITHOUT_CHUNKS
+from kb_contracts.api.operations import SEARCH
 from kb_server.collection_tags import split_tags
 from kb_server.services import SERVER_VERSION, Services, http_base
 from kb_server.tool import WORDS, A, Annotations, Call, EngineWords, R, Toolset
@@ -114,9 +114,7 @@ Read the whole text of a document by an id from search. Use it before relying on
     max_result_chars = 400_000
 
     async def run(self, arguments: FetchArguments, _call: Call) -> FetchResult:
-        document = await self.engine.call(
-            GET_DOCUMENT, path={"document_id": arguments.id}, query=WITHOUT_CHUNKS
-        )
+        document = await self.document(arguments.id)
         resources = DocumentResources(self.services, BaseCompleter(self.services))
         read = await resources.read(uri_of(document.id))
         about = {

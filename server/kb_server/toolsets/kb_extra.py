@@ -14,7 +14,6 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CANCEL_JOB,
     DELETE_DOCUMENT,
-    GET_DOCUMENT,
     GET_VERSION,
     GIVE_FEEDBACK,
     LIST_TAGS,
@@ -23,7 +22,6 @@ from kb_contracts.api.operations import (
     RESTORE_VERSION,
     RETRY_JOB,
     SET_METADATA,
-    WITHOUT_CHUNKS,
     DeleteQuery,
     DocumentQuery,
     PageQuery,
@@ -36,8 +34,8 @@ from kb_server.engine_client.errors import Refused
 from kb_server.note_edits import difference, edited
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import EMPTY_COUNTS, EXACT, INVALID, A, Annotations, Call, R, ToolError, Toolset
-from kb_server.toolsets import ServiceTool, quoted, tools_of
-from kb_server.toolsets.kb.documents import DEFAULT_MAX_CHARS, DocumentView, document_members
+from kb_server.toolsets import ServiceTool, quoted, tools_of, view
+from kb_server.toolsets.kb.documents import DEFAULT_MAX_CHARS, DocumentView, document_members, more_from
 from kb_server.toolsets.kb.kb_tool import (
     ANY_METADATA,
     ENGINE_WORDS,
@@ -60,6 +58,7 @@ _EDIT_SECONDS = 25.0
 """Maximum time that an edit is retried during concurrent changes of the note, in seconds."""
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _CURRENT_CHARS = 2_000
+_TEXT = DocumentQuery(chunks=False, text=True)
 
 
 ExpectedVersion = Annotated[int, Meta(ge=1, description="required current version; any other is refused")]
@@ -87,9 +86,7 @@ Example: {"document_id": 42, "collection": "memory"}"""
 
     async def run(self, arguments: KbMoveArguments, _call: Call) -> DocumentView:
         tag_of(arguments.collection)
-        document = await self.engine.call(
-            GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
-        )
+        document = await self.document(arguments.document_id)
         moved = await collection_moves.move(
             self.engine, document, arguments.collection, clock=self.services.clock
         )
@@ -150,11 +147,7 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
                 await clock.sleep(pause)
 
     async def _once(self, arguments: KbEditNoteArguments, call: Call) -> KbUpdateNoteResult:
-        note = await self.engine.call(
-            GET_DOCUMENT,
-            path={"document_id": arguments.document_id},
-            query=DocumentQuery(chunks=False, text=True),
-        )
+        note = await self.document(arguments.document_id, _TEXT)
         if note.text is UNSET:
             raise ToolError("not_a_note", f"Document {note.id} is a file: only notes can be edited.")
         if arguments.expected_version not in (None, note.version):
@@ -213,10 +206,7 @@ class VersionView(msgspec.Struct, kw_only=True):
 
 
 class KbHistoryResult(msgspec.Struct, kw_only=True):
-    """The latest first.
-
-    `text` is present for a single version; `difference` is from it to the current note.
-    """
+    """The latest first. `text` is there for a single version; `difference` is from it to the current note."""
 
     versions: list[VersionView]
     total: int
@@ -265,11 +255,7 @@ Example: {"document_id": 42, "version": 3}"""
         if past.doc_type != "note" or len(past.text) < past.text_length:
             return UNSET
         try:
-            note = await self.engine.call(
-                GET_DOCUMENT,
-                path={"document_id": past.document_id},
-                query=DocumentQuery(chunks=False, text=True),
-            )
+            note = await self.document(past.document_id, _TEXT)
         except Refused as refused:
             if refused.reason != "document_not_found":
                 raise
@@ -278,29 +264,14 @@ Example: {"document_id": 42, "version": 3}"""
 
 
 def _history(found: m.PastVersionList) -> KbHistoryResult:
-    following = found.offset + len(found.versions)
-    more = found.total - following
-    return KbHistoryResult(
-        versions=[_version_view(each) for each in found.versions],
-        total=found.total,
-        hint=f"{more} more: offset={following}." if more > 0 else "",
-    )
+    versions = [_version_view(each) for each in found.versions]
+    hint = more_from(found.offset + len(versions), found.total)
+    return KbHistoryResult(versions=versions, total=found.total, hint=hint)
 
 
 def _version_view(past: m.PastVersion) -> VersionView:
     split = split_tags(past.tags)
-    return VersionView(
-        document_id=past.document_id,
-        version=past.version,
-        deleted=past.removed,
-        title=past.title,
-        collection=split.collection,
-        tags=split.tags,
-        source_paths=past.source_paths,
-        chunk_count=past.chunk_count,
-        kept_at=past.kept_at,
-        expires_at=past.expires_at,
-    )
+    return view(VersionView, past, deleted=past.removed, collection=split.collection, tags=split.tags)
 
 
 class KbRestoreArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -371,8 +342,7 @@ Example: {"document_id": 42}"""
 
     async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
         if self.can_ask(call):
-            place = {"document_id": arguments.document_id}
-            document = await self.engine.call(GET_DOCUMENT, path=place, query=WITHOUT_CHUNKS)
+            document = await self.document(arguments.document_id)
             after = "It cannot be restored." if arguments.purge else "It can be restored for some days."
             await self.confirmed(f"Remove {quoted(document.title)} (document {document.id})? {after}", call)
         removed = await self.engine.call(
@@ -380,12 +350,7 @@ Example: {"document_id": 42}"""
             path={"document_id": arguments.document_id},
             query=DeleteQuery(purge=arguments.purge),
         )
-        return KbDeleteResult(
-            document_id=arguments.document_id,
-            documents=removed.documents,
-            chunks=removed.chunks,
-            bytes=removed.bytes,
-        )
+        return view(KbDeleteResult, removed, document_id=arguments.document_id)
 
 
 class KbSetMetadataArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -480,21 +445,17 @@ collection and tags for kb_search, and to tag related documents alike."""
     async def run(self, arguments: KbTagsArguments, _call: Call) -> KbTagsResult:
         query = TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
         found = await self.engine.call(LIST_TAGS, query=query)
-        following = arguments.offset + len(found.tags)
-        more = found.total - following
         return KbTagsResult(
             collections=[
                 CollectionCount(
-                    collection=each.tag.removeprefix(PREFIX),
-                    documents=each.documents,
-                    chunks=each.chunks,
+                    collection=each.tag.removeprefix(PREFIX), documents=each.documents, chunks=each.chunks
                 )
                 for each in found.tags
                 if each.tag.startswith(PREFIX)
             ],
             tags=[each for each in found.tags if not each.tag.startswith(PREFIX)],
             total=found.total,
-            hint=f"{more} more: offset={following}." if more > 0 else "",
+            hint=more_from(arguments.offset + len(found.tags), found.total),
         )
 
 

@@ -119,11 +119,7 @@ class DataSource(Protocol):
         """The operator's name of the source, for the log: a path, a URL."""
 
     def read(self) -> Text:
-        """Return the text. Blocks; must always come to an end.
-
-        Raises:
-            SourceError: the text is not available.
-        """
+        """Return the text. Blocks; must always come to an end. Raises SourceError: it is not available."""
 
 
 class HeldText:
@@ -160,9 +156,7 @@ class TextFile:
 
     def read(self) -> Text:
         """Return the file's text.
-
-        Raises:
-            SourceError: the file is missing, not a regular file, too large, unreadable or not UTF-8.
+        Raises SourceError: the file is missing, not a regular file, too large, unreadable or not UTF-8.
         """
         if not self._path:
             raise NotConfigured("No file is configured. Set KB_TEXT_FILE, or start with --file PATH.")
@@ -288,10 +282,7 @@ class GetKbContentTool(Tool[NoArguments, KbContent]):
         self._held = held
 
     async def run(self, _arguments: NoArguments, call: Call) -> KbContent:
-        """Return the text, or the reason why it is missing.
-
-        A failure is a result, so that no client drops it.
-        """
+        """Return the text, or why it is missing. A failure is a result, so that no client drops it."""
         text = self._held.text
         if text is None:
             call.log["kb_status"] = "error"

@@ -78,9 +78,7 @@ class Lock:
 
     def acquire(self, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
         """Lock `path`, which is created if missing; False if it is locked elsewhere and `wait` is false.
-
-        Raises:
-            OSError: its folder is gone, or cannot be written.
+        Raises OSError: its folder is gone, or cannot be written.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
@@ -207,11 +205,7 @@ class Staging:
         self._alive = Lock()
 
     def open(self) -> None:
-        """Create the folder and lock it.
-
-        Raises:
-            OSError: the data folder cannot be written.
-        """
+        """Create the folder and lock it. Raises OSError: the data folder cannot be written."""
         while True:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.folder.mkdir(exist_ok=True, mode=0o700)
@@ -242,9 +236,7 @@ class Staging:
 
     def hold(self, upload_id: str, size: int, admit: Callable[[Ledger], None]) -> None:
         """Reserve `size` bytes in all for an open upload, unless `admit` raises for the current shares.
-
-        Raises:
-            UploadError: `upload_not_found`, it was removed or has become done.
+        Raises UploadError: `upload_not_found`, it was removed or has become done.
         """
         with self._ledger() as ledger:
             if (holding := ledger.get(upload_id)) is None:
@@ -281,9 +273,7 @@ class Staging:
 
     def with_entry(self, upload_id: str, work: Callable[[Entry], T]) -> T:
         """Do `work` with exclusive access to the upload.
-
-        Raises:
-            UploadError: `upload_not_found`, also if `upload_id` is not a valid id.
+        Raises UploadError: `upload_not_found`, also if `upload_id` is not a valid id.
         """
         while (folder := self._find(upload_id)) is not None:
             with Lock() as lock:
@@ -319,9 +309,7 @@ class Staging:
 
     def by_token(self, token: str) -> str:
         """Return the id of the upload whose URL has this token.
-
-        Raises:
-            UploadError: `upload_not_found`; the token is not repeated.
+        Raises UploadError: `upload_not_found`; the token is not repeated.
         """
         digest = hash_token(token)
         try:

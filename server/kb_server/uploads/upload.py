@@ -155,9 +155,7 @@ UNSAID = End()
 
 def check_open(state: State, upload_id: str) -> None:
     """Check that an upload in this `state` can still be changed.
-
-    Raises:
-        UploadError: `upload_finishing` or `upload_done`.
+    Raises UploadError: `upload_finishing` or `upload_done`.
     """
     if state is State.DONE:
         raise UploadError(
@@ -177,15 +175,11 @@ def check_open(state: State, upload_id: str) -> None:
 
 def check_size(total_size: int, most: int) -> None:
     """Check that a file of this size is accepted; `most` is the maximum.
-
-    Raises:
-        UploadError: `invalid_parameter` or `upload_too_large`.
+    Raises UploadError: `invalid_parameter` or `upload_too_large`.
     """
     if total_size < 1:
         raise UploadError(
-            "invalid_parameter",
-            "total_size is the file's size in bytes, at least 1.",
-            parameter="total_size",
+            "invalid_parameter", "total_size is the file's size in bytes, at least 1.", parameter="total_size"
         )
     if total_size > most:
         raise UploadError(
@@ -200,9 +194,7 @@ def check_chunk(upload: Upload, staged: Staged, index: int, size: int, most: int
     """Return the total bytes after storing a chunk of `size` bytes; one of the same index is replaced.
 
     `most` is the maximum size of any file.
-
-    Raises:
-        UploadError: `contradiction`, `size_exceeded` or `upload_too_large`.
+    Raises UploadError: `contradiction`, `size_exceeded` or `upload_too_large`.
     """
     if staged.body is not None:
         raise UploadError(
@@ -223,11 +215,7 @@ def check_chunk(upload: Upload, staged: Staged, index: int, size: int, most: int
 
 
 def check_chunk_shape(index: int, size: int) -> None:
-    """Check the index and the size of a chunk.
-
-    Raises:
-        UploadError: `chunk_too_large` or `invalid_parameter`.
-    """
+    """Check index and size of a chunk. Raises UploadError: `chunk_too_large` or `invalid_parameter`."""
     if not 0 <= index < MAX_CHUNKS:
         raise UploadError(
             "invalid_parameter",
@@ -247,9 +235,7 @@ def check_chunk_shape(index: int, size: int) -> None:
 
 def check_body(upload: Upload, staged: Staged, announced: int | None) -> int:
     """Return the size of the body at the upload URL; `announced` is its length, or None.
-
-    Raises:
-        UploadError: `upload_url_spent`, `contradiction` or `size_mismatch`.
+    Raises UploadError: `upload_url_spent`, `contradiction` or `size_mismatch`.
     """
     if staged.body is not None:
         raise UploadError(
@@ -276,9 +262,7 @@ def check_body(upload: Upload, staged: Staged, announced: int | None) -> int:
 
 def check_whole(upload: Upload, staged: Staged, end: End = UNSAID) -> None:
     """Check that all bytes have arrived.
-
-    Raises:
-        UploadError: `missing_required_parameter`, `missing_chunks`, `chunks_mismatch` or `size_mismatch`.
+    Raises UploadError: `missing_required_parameter`, `missing_chunks`, `chunks_mismatch` or `size_mismatch`.
     """
     if (upload.total_size, upload.sha256) == (None, None) and end == UNSAID:
         raise UploadError(
@@ -329,9 +313,7 @@ def size_mismatch(announced: int, received: int) -> UploadError:
 
 def check_sha256(value: str | None) -> str | None:
     """Return a SHA-256 in lower-case hexadecimal, or None if it is not given.
-
-    Raises:
-        UploadError: `invalid_parameter`.
+    Raises UploadError: `invalid_parameter`.
     """
     if value is None or _SHA256.fullmatch(value.lower()):
         return value and value.lower()
@@ -349,9 +331,7 @@ def sha256_mismatch(what: str, expected: str, actual: str) -> UploadError:
 
 def check_filename(filename: str) -> str:
     """Return a bare file name. It is handed to the engine and never used as a path here.
-
-    Raises:
-        UploadError: `invalid_parameter`.
+    Raises UploadError: `invalid_parameter`.
     """
     name, takes = filename.strip(), ""
     if not name or name in {".", ".."} or "/" in name or "\\" in name:
@@ -369,9 +349,7 @@ def check_filename(filename: str) -> str:
 
 def check_format(filename: str) -> None:
     """Check that this kind of file is accepted: an engine would refuse it only after its arrival.
-
-    Raises:
-        UploadError: `unsupported_format`.
+    Raises UploadError: `unsupported_format`.
     """
     try:
         format_of(filename)

@@ -68,9 +68,7 @@ class Person:
 
     async def answer(self, question: str) -> Answer:
         """Return the person's answer to `question`, which describes the intended action.
-
-        Raises:
-            InputRequired: the client has to ask first; let it out of the call.
+        Raises InputRequired: the client has to ask first; let it out of the call.
         """
         form = types.ElicitRequestFormParams(message=question, requested_schema=_NOTHING_TO_FILL_IN)
         request = types.ElicitRequest(params=form)

@@ -176,9 +176,7 @@ class Subscriptions:
 
     async def _begin(self, context: Context, watcher: _Watcher, uri: str) -> None:
         """Report changes of `uri` to `watcher` from now on.
-
-        Raises:
-            MCPError: the caller has no such resource, or the limit of subscriptions is reached.
+        Raises MCPError: the caller has no such resource, or the limit of subscriptions is reached.
         """
         is_new = uri not in watcher.versions
         if is_new:
@@ -202,9 +200,7 @@ class Subscriptions:
 
     def _client(self, context: Context) -> _Client:
         """Return the client at the connection of a request.
-
-        Raises:
-            MCPError: the request has no lasting connection.
+        Raises MCPError: the request has no lasting connection.
         """
         caller = _caller_of(context)
         connection = caller.connection
@@ -391,9 +387,7 @@ def _resource_updated(uri: str, meta: dict[str, Any]) -> types.ServerNotificatio
 
 def _task_ids(wanted: types.SubscriptionFilter) -> list[str]:
     """Return `taskIds` of the request, a member that the extension of tasks adds.
-
-    Raises:
-        MCPError: `taskIds` is not a list of strings.
+    Raises MCPError: `taskIds` is not a list of strings.
     """
     ids = (wanted.model_extra or {}).get("taskIds") or []
     if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):

@@ -213,9 +213,7 @@ class ServedTasks:
 
     def created(self, context: Context, task: TaskState) -> dict[str, Any]:
         """Return the answer to a call that became a task; its connection is sent the changes of the task.
-
-        Raises:
-            TaskCreated: with that answer, if it must bypass the SDK's models; let it out of the handler.
+        Raises TaskCreated: with that answer, if it must bypass the SDK's models; let it out of the handler.
         """
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return {"resultType": "task", **_modern(task)}
@@ -261,9 +259,7 @@ class ServedTasks:
         self, context: Context, task_ids: Sequence[str], report: ReportTask
     ) -> AsyncIterator[list[str]]:
         """Report the changes of tasks of 2026-07-28 in the block, which gets the ids of the followed ones.
-
-        Raises:
-            MCPError: the client did not declare the extension.
+        Raises MCPError: the client did not declare the extension.
         """
         if not _is_modern(context):
             raise _no_method(context)
@@ -300,9 +296,7 @@ class ServedTasks:
         form: Callable[[Context, TaskState], Awaitable[dict[str, Any]]],
     ) -> AsyncIterator[tuple[TaskState, dict[str, Any]]]:
         """Yield the task and its `form`, every `seconds` and at its end; access is checked anew each time.
-
-        Raises:
-            MCPError, Refusal: the task is gone, or its caller has lost access.
+        Raises MCPError, Refusal: the task is gone, or its caller has lost access.
         """
         caller = context.request if isinstance(context.request, Caller) else Caller()
         while True:
@@ -382,9 +376,8 @@ def task_notification(task: dict[str, Any], meta: dict[str, Any]) -> types.Serve
 
 def _checked(context: Context, params: _OfTask) -> bool:
     """True if the request is of 2026-07-28.
-
-    Raises:
-        MCPError: its version has no tasks, its client did not declare them, or a header names another task.
+    Raises MCPError: its version has no tasks, its client did not declare them, or a header names another
+    task.
     """
     modern = _is_modern(context)
     caller = context.request

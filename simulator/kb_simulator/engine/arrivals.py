@@ -30,11 +30,7 @@ def restore(
     now: int,
     reach: Reach | None = None,
 ) -> Stored:
-    """Give a document the content of a version, or bring back a removed document with it.
-
-    Raises:
-        EngineError: `document_not_found`, `version_not_found` or `version_conflict`.
-    """
+    """Give a document the content of a version, or bring back a removed document with it."""
     document_id = documents.number(key, now)
     past = documents.history.find(document_id, version, now).stored
     standing = documents.by_id.get(document_id)
@@ -90,9 +86,7 @@ def _again(documents: Documents, past: Stored, version: int) -> tuple[m.Chunk, .
     ids = documents.new_chunk_ids(len(past.chunks))
     return tuple(
         msgspec.structs.replace(
-            chunk,
-            id=ids[place],
-            uid=documents.seeded.uuid("chunk", past.document.uid, version, place),
+            chunk, id=ids[place], uid=documents.seeded.uuid("chunk", past.document.uid, version, place)
         )
         for place, chunk in enumerate(past.chunks)
     )

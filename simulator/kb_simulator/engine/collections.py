@@ -52,11 +52,7 @@ class Collections:
         return r.CollectionList(collections=summaries, total=len(summaries))
 
     def detail(self, documents: Documents, id_: str) -> r.CollectionDetail:
-        """Return one collection with its statistics.
-
-        Raises:
-            EngineError: `collection_not_found`.
-        """
+        """Return one collection with its statistics."""
         name = self.name_of(documents, id_)
         members = _members(documents).get(name, [])
         known = self._known(name, members)
@@ -84,11 +80,7 @@ class Collections:
         now: int,
         reach: Reach | None = None,
     ) -> r.CollectionDetail:
-        """Create or change the description of a collection.
-
-        Raises:
-            EngineError: `collection_exists` or `forbidden`.
-        """
+        """Create or change the description of a collection."""
         standing, members = self.described.get(wanted.name), _members(documents).get(wanted.name, [])
         check_described(reach, wanted.name, id_, None if standing is None else standing.id)
         check_description(
@@ -107,11 +99,7 @@ class Collections:
         return self.detail(documents, id_)
 
     def name_of(self, documents: Documents, id_: str) -> str:
-        """Return the name of the collection with this id.
-
-        Raises:
-            EngineError: `collection_not_found`.
-        """
+        """Return the name of the collection with this id."""
         for name in (*self.described, *_members(documents)):
             if self._id_of(name) == id_:
                 return name

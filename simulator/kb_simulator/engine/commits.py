@@ -100,11 +100,7 @@ def _united(documents: Documents, stored: Stored, submission: Submission, now: i
 
 
 def replace_note(documents: Documents, document_id: int, patch: m.NotePatch, now: int) -> Stored:
-    """Return the note with its text or title replaced, or unchanged if they are equal.
-
-    Raises:
-        EngineError: as `note`.
-    """
+    """Return the note with its text or title replaced, or unchanged if they are equal."""
     stored, text = documents.note(document_id, patch.expected_version), patch.text
     new_text = stored.text if text is None else text
     new_title = patch.title or title_after_update(stored.document.title, stored.text, new_text)

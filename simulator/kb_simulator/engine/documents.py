@@ -16,7 +16,6 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_contracts.semantics.access import check_changes, check_stays
-from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
     check_tags_fit,
     check_version,
@@ -25,7 +24,7 @@ from kb_contracts.semantics.documents import (
     tag_not_found,
 )
 from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
-from kb_contracts.semantics.search import headings_of
+from kb_contracts.semantics.search import GONE, checked, find_quote, headings_of
 from kb_contracts.semantics.sources import scope_after_removal, scope_after_tags, source_not_found
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index
@@ -64,11 +63,7 @@ class Documents:
         )
 
     def number(self, key: int | str, now: int) -> int:
-        """Return the id of a document that exists, or whose history is kept.
-
-        Raises:
-            EngineError: `document_not_found`.
-        """
+        """Return the id of a document that exists, or whose history is kept."""
         standing = self._by_uid.get(key) if isinstance(key, str) else key
         found = standing if standing in self.by_id else self.history.number(key, now)
         if found is None:
@@ -76,11 +71,7 @@ class Documents:
         return found
 
     def find(self, key: int | str) -> Stored:
-        """Return the document with this number or uid.
-
-        Raises:
-            EngineError: `document_not_found`.
-        """
+        """Return the document with this number or uid."""
         document_id = self._by_uid.get(key) if isinstance(key, str) else key
         if document_id is None or (stored := self.by_id.get(document_id)) is None:
             raise document_not_found(key)
@@ -101,11 +92,7 @@ class Documents:
     # changing
 
     def note(self, document_id: int, *expected: int | None) -> Stored:
-        """Return a note, checking that it has each `expected` version; None accepts any.
-
-        Raises:
-            EngineError: `document_not_found`, `not_a_note` or `version_conflict`.
-        """
+        """Return a note, checking that it has each `expected` version; None accepts any."""
         stored = self.find(document_id)
         if stored.document.doc_type != "note":
             raise not_a_note(document_id)
@@ -115,11 +102,7 @@ class Documents:
     def set_metadata(
         self, key: int | str, metadata: dict[str, Any], expected: int | None, now: int
     ) -> Stored:
-        """Replace the metadata. Equal metadata change nothing.
-
-        Raises:
-            EngineError: `document_not_found` or `version_conflict`.
-        """
+        """Replace the metadata. Equal metadata change nothing."""
         stored = self.find(key)
         check_version(stored.document.version, expected)
         if metadata == stored.document.metadata:
@@ -127,18 +110,9 @@ class Documents:
         return self.change(stored, stored, now, metadata=metadata)
 
     def add_tags(
-        self,
-        key: int | str,
-        tags: Sequence[str],
-        expected: int | None,
-        now: int,
-        reach: Reach | None = None,
+        self, key: int | str, tags: Sequence[str], expected: int | None, now: int, reach: Reach | None = None
     ) -> Stored:
-        """Add tags. Without a new tag nothing changes.
-
-        Raises:
-            EngineError: `document_not_found`, `version_conflict`, `forbidden` or `invalid_parameter`.
-        """
+        """Add tags. Without a new tag nothing changes."""
         stored = self.find(key)
         check_version(stored.document.version, expected)
         check_changes(reach, tags)
@@ -162,11 +136,7 @@ class Documents:
         reach: Reach | None = None,
         add: str | None = None,
     ) -> Stored:
-        """Remove a tag and then add another one, if given.
-
-        Raises:
-            EngineError: `document_not_found`, `tag_not_found`, `version_conflict` or `forbidden`.
-        """
+        """Remove a tag and then add another one, if given."""
         stored = self.find(key)
         check_version(stored.document.version, expected)
         added = [] if add is None else [add]
@@ -181,11 +151,7 @@ class Documents:
         return self._add_tags(removed, added, now)
 
     def give_feedback(self, key: int | str, voice: str, signal: m.Signal) -> m.Feedback:
-        """Record a user's feedback on a document.
-
-        Raises:
-            EngineError: `document_not_found`.
-        """
+        """Record a user's feedback on a document."""
         number = self.find(key).document.id
         votes = self._votes.setdefault(number, {})
         votes[voice] = voted(votes.get(voice), signal)
@@ -198,11 +164,7 @@ class Documents:
     def remove_one(
         self, key: int | str, now: int, expected: int | None = None, *, purge: bool = False
     ) -> m.Removed:
-        """Remove one document.
-
-        Raises:
-            EngineError: `document_not_found` or `version_conflict`.
-        """
+        """Remove one document."""
         document = self.find(key).document
         check_version(document.version, expected)
         removed = self.remove([key], now, purge=purge)
@@ -210,11 +172,7 @@ class Documents:
         return removed
 
     def remove(self, keys: Iterable[int | str], now: int, *, purge: bool = False) -> m.Removed:
-        """Remove documents, and with `purge` their history.
-
-        Raises:
-            EngineError: `document_not_found`.
-        """
+        """Remove documents, and with `purge` their history."""
         removed = m.Removed(documents=0, chunks=0, bytes=0)
         for stored in [self.find(key) for key in keys]:
             self.take_out(stored, now)
@@ -227,11 +185,7 @@ class Documents:
         return removed
 
     def remove_source(self, key: int | str, path: str, expected: int | None, now: int) -> m.Removed:
-        """Remove a source path, and the document with its last source.
-
-        Raises:
-            EngineError: `document_not_found`, `source_not_found` or `version_conflict`.
-        """
+        """Remove a source path, and the document with its last source."""
         stored = self.find(key)
         check_version(stored.document.version, expected)
         if path not in stored.document.source_paths:
@@ -254,11 +208,7 @@ class Documents:
     # looking
 
     def detail(self, key: int | str, query: DocumentQuery) -> m.DocumentDetail:
-        """Return one document with a slice of its chunks.
-
-        Raises:
-            EngineError: `document_not_found`.
-        """
+        """Return one document with a slice of its chunks."""
         stored, first = self.find(key), query.chunk_offset
         limit = query.chunk_limit if query.chunks else 0
         fields = msgspec.structs.asdict(stored.document)

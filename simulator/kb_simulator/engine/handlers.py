@@ -103,11 +103,7 @@ _PICTURES = frozenset(["jpg", "png"])
 async def read_body(
     request: web.Request, operation: AnyOperation | None, max_upload_bytes: int
 ) -> tuple[bytes, Upload | None]:
-    """Return the body for the fingerprint, and the uploaded file if the operation takes one.
-
-    Raises:
-        EngineError: as `receive_file` and `whole_body`, or `unsupported_format`.
-    """
+    """Return the body for the fingerprint, and the uploaded file if the operation takes one."""
     if request.content_type == "multipart/form-data":
         if operation is None or operation.multipart is None:
             return b"", None
@@ -146,10 +142,8 @@ def _format(filename: str, content_type: str) -> Format:
 
 async def extract(data: bytes, fmt: Format, *, force_ocr: bool = False) -> Extraction:
     """Return the text of a file.
-
-    Raises:
-        ExtractionFailed: as `kb_readers.read_file`; `ocr_failed` for every picture, and for a PDF with forced
-        OCR.
+    Raises ExtractionFailed: as `kb_readers.read_file`; `ocr_failed` for every picture, and for a PDF with
+    forced OCR.
     """
     if force_ocr or fmt.name in _PICTURES:
         raise ExtractionFailed(
@@ -192,11 +186,7 @@ def _change(incoming: Incoming, effect: Callable[[State, int], A]) -> A:
 
 
 def _limited(incoming: Incoming) -> State:
-    """Count the call against the rate limit and return the state for reads.
-
-    Raises:
-        EngineError: `rate_limited`.
-    """
+    """Count the call against the rate limit and return the state for reads."""
     call = CURRENT.get()
     call.namespace.rates.count(incoming.operation.id, incoming.rated_user, incoming.credential)
     return call.reads
@@ -296,10 +286,7 @@ async def get_original(incoming: Incoming) -> FileContent:
         yield data
 
     return FileContent(
-        filename=document.filename or document.title,
-        size=len(data),
-        sha256=document.sha256,
-        blocks=blocks(),
+        filename=document.filename or document.title, size=len(data), sha256=document.sha256, blocks=blocks()
     )
 
 
@@ -369,11 +356,7 @@ async def list_trash(incoming: Incoming) -> m.PastVersionList:
 
 
 def _looked_at(incoming: Incoming) -> tuple[Documents, int, int]:
-    """Return the documents, the time, and the number of the document in the path.
-
-    Raises:
-        EngineError: `document_not_found`.
-    """
+    """Return the documents, the time, and the number of the document in the path."""
     seen, now = _seen(incoming), CURRENT.get().reads.now()
     return seen, now, seen.number(document_key(incoming.path["document_id"]), now)
 
@@ -384,11 +367,7 @@ def _seen(incoming: Incoming) -> Documents:
 
 
 def _change_found(incoming: Incoming, effect: Callable[[Documents, int | str, int], A]) -> A:
-    """Like `_change`, for the document in the path.
-
-    Raises:
-        EngineError: `document_not_found`.
-    """
+    """Like `_change`, for the document in the path."""
     key = document_key(incoming.path["document_id"])
 
     def change(state: State, now: int) -> A:

@@ -90,10 +90,7 @@ def text_of(pages: Iterable[Page]) -> str:
 
 
 def passages(pages: Iterable[Page], *, headings: bool) -> list[Passage]:
-    """Return the passages of all pages.
-
-    With `headings`, lines with `#` are headings, also for following pages.
-    """
+    """Return the passages of all pages. With `headings`, lines with `#` are headings, for later pages too."""
     found: list[Passage] = []
     offset = 0
     heading: str | None = None

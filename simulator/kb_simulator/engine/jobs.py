@@ -1,7 +1,4 @@
-"""Jobs: policies for when and how they end, their state after each event, and idempotent retries.
-
-No I/O and no clock.
-"""
+"""Jobs: when and how they end, their state after each event, and idempotent retries. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -91,9 +88,7 @@ _BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
 
 def policy_of(text: str) -> Policy:
     """Return the policy that `text` names in one of `POLICY_FORMS`; a missing value has the policy's default.
-
-    Raises:
-        ValueError: the policy is unknown or its value is invalid.
+    Raises ValueError: the policy is unknown or its value is invalid.
     """
     if text == "at-once":
         return AtOnce()
@@ -141,11 +136,7 @@ class Answers:
         return Answers(dict(self._given))
 
     def given(self, retry: Retry, now: int) -> msgspec.Struct | None:
-        """Return the stored answer for this key, or None.
-
-        Raises:
-            EngineError: `idempotency_mismatch`, if the key came with a different request.
-        """
+        """Return the stored answer for this key, or None."""
         oldest_kept = now - KEPT_SECONDS * 1_000_000
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= oldest_kept:
             del self._given[oldest[0]]
@@ -231,9 +222,7 @@ class JobRecord:
 
     def after(self, event: Event, **changes: object) -> m.Job:
         """Return the job after `event`, with `changes`.
-
-        Raises:
-            LookupError: the event is not allowed in the job's state.
+        Raises LookupError: the event is not allowed in the job's state.
         """
         return msgspec.structs.replace(self.job, status=TRANSITIONS[(self.job.status, event)], **changes)
 

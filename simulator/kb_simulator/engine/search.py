@@ -21,7 +21,13 @@ from msgspec import UNSET
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
-from kb_contracts.semantics.collections import check_same_collection, no_collection_name
+from kb_contracts.semantics.collections import (
+    check_same_collection,
+    first_collections,
+    no_collection_name,
+    source_types,
+    vector_result,
+)
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.documents import similar_notes
@@ -30,7 +36,6 @@ from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, p
 from kb_contracts.semantics.search import (
     PREFERRED_POOL,
     date_window,
-    first_collections,
     headings_of,
     mark_without_phrase,
     mode_of,
@@ -38,8 +43,6 @@ from kb_contracts.semantics.search import (
     presented,
     query_of,
     relaxed,
-    source_types,
-    vector_result,
 )
 from kb_simulator.determinism import microseconds_of, moment_of
 from kb_simulator.engine.collections import Collections, estimated_tokens
@@ -67,11 +70,7 @@ Test = Callable[[Stored], bool]
 def search(
     documents: Documents, request: m.SearchRequest, now: int, reach: Reach | None = None
 ) -> m.SearchResponse:
-    """Return the best chunks, best first, ties by id. A cursor is valid only within the same access scope.
-
-    Raises:
-        EngineError: `contradiction` or `invalid_parameter`.
-    """
+    """Return the best chunks, best first, ties by id. A cursor is valid only within the same access scope."""
     if request.cursor is not None:
         answer = _after_cursor(documents, request, reach)
     else:
@@ -141,11 +140,7 @@ def _search(
                 saturation=saturation,
             )
         return m.SearchResult(
-            chunk=chunk,
-            score=score,
-            document=stored.summary,
-            tags=stored.document.tags,
-            explain=explanation,
+            chunk=chunk, score=score, document=stored.summary, tags=stored.document.tags, explain=explanation
         )
 
     results = [result(key, score) for score, key in best]
@@ -218,11 +213,7 @@ def _mixed(bm25: Scores | None, cosines: Scores | None, weight: float, saturatio
 
 
 def _tests(request: m.SearchRequest) -> list[Test]:
-    """The tests that a document must pass, in the order of the request's members.
-
-    Raises:
-        EngineError: as `date_window`.
-    """
+    """The tests that a document must pass, in the order of the request's members."""
     filters = request.filters or m.Filters()
     wanted, any_of = frozenset(request.tags), frozenset(request.tags_any)
     formats, kinds = frozenset(map(str.lower, filters.format or ())), frozenset(filters.source_type or ())
@@ -252,11 +243,7 @@ def _source_type(stored: Stored) -> str | None:
 def search_vectors(
     documents: Documents, collections: Collections, request: r.VectorSearchRequest, now: int
 ) -> r.VectorSearchResponse:
-    """RAGler's search: a vector search, with the results in RAGler's format.
-
-    Raises:
-        EngineError: `collection_not_found`, `contradiction` or `invalid_parameter`.
-    """
+    """RAGler's search: a vector search, with the results in RAGler's format."""
     name, id_ = request.collection_name, request.collection_id
     chosen: dict[str, str] = {}  # id by name of the collection in the request; empty for all
     if id_ is not None:

@@ -66,10 +66,7 @@ _MOST_VIEWS = 16
 
 @dataclass(slots=True)
 class State:
-    """One engine's state.
-
-    `now` returns microseconds since 1970; `policy` applies to jobs accepted from now on.
-    """
+    """One engine's state. `now` gives microseconds since 1970; `policy` is that of jobs accepted later."""
 
     seeded: Seeded
     now: Callable[[], int]
@@ -143,11 +140,7 @@ class State:
     # jobs
 
     def accept(self, submission: Submission, retry: Retry | None = None) -> m.Job:
-        """Queue a job, which ends according to the policy.
-
-        Raises:
-            EngineError: `queue_full`.
-        """
+        """Queue a job, which ends according to the policy."""
 
         def effect(now: int) -> m.Job:
             job = self._queued(
@@ -163,13 +156,7 @@ class State:
         return self.once(retry, effect)
 
     def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
-        """Queue the update of a note, or join an equal pending one.
-
-        A retry of a completed update returns its note.
-
-        Raises:
-            EngineError: `document_not_found`, `not_a_note`, `version_conflict` or `queue_full`.
-        """
+        """Queue the update of a note, or join an equal pending one. A retry of a done one has its note."""
         self._settle()
         known = None if retry is None else self._answers.given(retry, self.now())
         if isinstance(known, m.Document):
@@ -202,11 +189,7 @@ class State:
         return record.job if same else None
 
     def outcome(self, job_id: str) -> m.Job | m.Document:
-        """Return the note after an update, or the job while it is unfinished.
-
-        Raises:
-            EngineError: the reason for which the update failed.
-        """
+        """Return the note after an update, or the job while it is unfinished."""
         job = self.job(job_id)
         record = self.jobs[job_id]
         if job.error is not None and isinstance(update := record.submission, Update):
@@ -215,20 +198,12 @@ class State:
         return record.updated or job
 
     def job(self, job_id: str, reach: Reach | None = None) -> m.Job:
-        """Return one job.
-
-        Raises:
-            EngineError: `job_not_found`.
-        """
+        """Return one job."""
         self._settle()
         return self._record(job_id, reach).at(self.now())
 
     def poll(self, job_id: str, reach: Reach | None = None) -> m.Job:
-        """Return one job, after a poll that its policy may count.
-
-        Raises:
-            EngineError: `job_not_found`.
-        """
+        """Return one job, after a poll that its policy may count."""
         self._settle()
         record = self._record(job_id, reach)
         if not record.ended:
@@ -261,11 +236,7 @@ class State:
         return m.JobList(jobs=jobs, total=len(found), limit=limit, offset=offset)
 
     def cancel(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
-        """Cancel a job.
-
-        Raises:
-            EngineError: `job_not_found` or `job_finished`.
-        """
+        """Cancel a job."""
         cancelled = self.once(retry, lambda now: self._cancel(job_id, now, reach))
         self._settle()  # starts an update that waited for it
         return cancelled
@@ -279,11 +250,7 @@ class State:
         return self._ended(record, job)
 
     def retry_job(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
-        """Queue a failed job again from the start; it ends according to the present policy.
-
-        Raises:
-            EngineError: `job_not_found`, `job_not_retryable` or `queue_full`.
-        """
+        """Queue a failed job again from the start; it ends according to the present policy."""
 
         def effect(now: int) -> m.Job:
             record = self._record(job_id, reach)
@@ -405,11 +372,7 @@ class State:
         return [each for each in self.jobs.values() if reach is None or is_job_within(each, documents, reach)]
 
     def _queued(self, wanted: Submission | Update, now: int, **members: Any) -> m.Job:
-        """Return a new waiting job.
-
-        Raises:
-            EngineError: `queue_full`.
-        """
+        """Return a new waiting job."""
         check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
         identity = wanted.identity
         ids: Iterator[str] = (self.seeded.uuid("job", identity, again) for again in range(1 << 30))

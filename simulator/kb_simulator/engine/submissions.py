@@ -77,10 +77,7 @@ class Update:
 
 
 Line = int | tuple[str, str] | None
-"""The lane of a job: the note of an update, the scope and path of a source, or None.
-
-Jobs in a lane run in order.
-"""
+"""A job's lane: the note of an update, scope and path of a source, or None. Jobs of a lane run in order."""
 
 
 def line_of(wanted: Submission | Update) -> Line:

@@ -69,11 +69,7 @@ class History:
         return None
 
     def find(self, document_id: int, version: int, now: int) -> Past:
-        """Return a kept version.
-
-        Raises:
-            EngineError: `version_not_found`.
-        """
+        """Return a kept version."""
         kept = {each.stored.document.version: each for each in self._kept(document_id, now)}
         check_version_kept(version, list(kept))
         return kept[version]
@@ -92,11 +88,7 @@ class History:
         return _page(sorted(gone, key=lambda each: each.kept), query)
 
     def detail(self, document_id: int, version: int, query: VersionQuery, now: int) -> m.PastVersionDetail:
-        """Return a version with a part of its text.
-
-        Raises:
-            EngineError: `version_not_found`.
-        """
+        """Return a version with a part of its text."""
         past = self.find(document_id, version, now)
         document, listed = past.stored.document, past.listed()
         text = _text_of(past.stored)

@@ -16,7 +16,6 @@ import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
-from types import TracebackType
 
 import msgspec
 from aiohttp import web
@@ -345,9 +344,7 @@ class Simulator:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def _listen(self, app: web.Application, host: str, port: int) -> str:
@@ -385,9 +382,7 @@ def in_thread(settings: SimulatorSettings) -> Iterator[Simulator]:
     """Yield a simulator that runs in its own thread, for programs without an event loop.
 
     Other threads may use only its URLs; the control plane does the rest.
-
-    Raises:
-        OSError: a port is in use.
+    Raises OSError: a port is in use.
     """
     from anyio.from_thread import start_blocking_portal  # `kb sim` does not need it
 

@@ -10,7 +10,6 @@ with ControlClient("http://127.0.0.1:8901") as control:
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Literal, TypeVar, cast
 
 import httpx
@@ -55,9 +54,7 @@ class ControlClient:
     def __enter__(self) -> ControlClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -108,9 +105,7 @@ class ControlClient:
 
     def ask(self, endpoint: Callable[[c.Call], T], body: Data | None = None, **parameters: str | int) -> T:
         """Call an endpoint of the control plane; `parameters` are its path and query parameters.
-
-        Raises:
-            ControlError: the request was refused.
+        Raises ControlError: the request was refused.
         """
         operation = c.ENDPOINTS[endpoint]
         path = operation.fill_path({name: parameters.pop(name) for name in operation.path_parameters})
@@ -119,9 +114,7 @@ class ControlClient:
 
     def send(self, method: str, path: str, body: Data | None = None, **query: str | int) -> bytes:
         """Send a request for this namespace and return the body of the answer.
-
-        Raises:
-            ControlError: the request was refused.
+        Raises ControlError: the request was refused.
         """
         headers = {HEADER: self.name, "Content-Type": "application/json"}
         content = None if body is None else msgspec.json.encode(body)

@@ -312,9 +312,7 @@ class FaultRegistry:
 
     def arm(self, fault: Fault) -> ArmedFault:
         """Arm a fault. The default id is its name with a number, which is the same in every run.
-
-        Raises:
-            ValueError: another fault has this id.
+        Raises ValueError: another fault has this id.
         """
         self._numbers[fault.name] += 1
         fault_id = fault.id or f"{fault.name}-{self._numbers[fault.name]}"
@@ -326,11 +324,7 @@ class FaultRegistry:
         return armed.summary()
 
     def disarm(self, fault_id: str) -> ArmedFault:
-        """Remove a fault.
-
-        Raises:
-            KeyError: no such fault is armed.
-        """
+        """Remove a fault. Raises KeyError: no such fault is armed."""
         return self._armed.pop(fault_id).summary()
 
     def disarm_all(self) -> list[ArmedFault]:

@@ -88,10 +88,7 @@ class Namespace:
         self._waiting = {}
 
     def reset(self, seed: int | None = None) -> None:
-        """Start again from an empty state, with another seed if one is given.
-
-        Waiting and hanging requests end.
-        """
+        """Start again from an empty state, with another seed if given. Waiting and hanging requests end."""
         self.release()
         self.seed = self.seed if seed is None else seed
         self.clock = Clock(self.clock.mode)
@@ -110,9 +107,7 @@ class Namespace:
 
     def restore(self, snapshot_id: str) -> None:
         """Restore a saved state; clock, limits, faults and journal are not restored.
-
-        Raises:
-            KeyError: no such snapshot exists.
+        Raises KeyError: no such snapshot exists.
         """
         self.state = self.snapshots[snapshot_id].copy()
         self.wake_ended()
@@ -166,9 +161,7 @@ class Namespaces:
 
     def get(self, name: str) -> Namespace:
         """Return the namespace with this name, creating it if necessary.
-
-        Raises:
-            EngineError: `invalid_parameter`.
+        Raises EngineError: `invalid_parameter`.
         """
         if (known := self._by_name.get(name)) is not None:
             return known
@@ -192,11 +185,7 @@ class Namespaces:
         return self.chosen_by(headers).api_key
 
     def chosen_by(self, headers: Mapping[str, str]) -> Namespace:
-        """Return the namespace that a request selects.
-
-        Raises:
-            EngineError: `invalid_parameter`.
-        """
+        """Return the namespace that a request selects. Raises EngineError: `invalid_parameter`."""
         if (name := headers.get(_HEADER)) is not None:
             return self.get(name)
         if self._by_key and (found := self._by_key.get(bearer(headers))) is not None:
@@ -204,20 +193,12 @@ class Namespaces:
         return self._by_name[DEFAULT]
 
     def check_key(self, name: str, api_key: str) -> None:
-        """Check that no namespace but `name` has this key.
-
-        Raises:
-            EngineError: `contradiction`.
-        """
+        """Check that no namespace but `name` has this key. Raises EngineError: `contradiction`."""
         if (owner := self._by_key.get(api_key)) is not None and owner.name != name:
             raise EngineError("contradiction", "Another namespace has this key.", parameter="api_key")
 
     def set_key(self, name: str, api_key: str) -> None:
-        """Set the key of a namespace.
-
-        Raises:
-            EngineError: `contradiction`, if another namespace has it.
-        """
+        """Set the key of a namespace. Raises EngineError: `contradiction`, if another namespace has it."""
         self.check_key(name, api_key)
         namespace = self.get(name)
         self._by_key.pop(namespace.api_key, None)

@@ -52,9 +52,7 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(
-            connections: int = 100,
-            per_address: int = 100,
-            certificate: Certificate | None = None,
+            connections: int = 100, per_address: int = 100, certificate: Certificate | None = None
         ) -> Site:
             site = Site(stack)
             limits = ConnectionLimits(connections, per_address, ANSWER_SECONDS, lambda _: True)

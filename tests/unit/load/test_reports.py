@@ -335,11 +335,7 @@ def test_a_plot_is_a_small_png(tmp_path: Path) -> None:
         turn(host, 1, rate) for host, rate in (("kb", 700), ("sdk", 100), ("fastmcp", 50), ("bare", 1000))
     ]
     report = calls.HostsReport(
-        machine=MACHINE,
-        connections=32,
-        seconds=5,
-        rounds=rounds,
-        figures=calls.figures(rounds, "bare"),
+        machine=MACHINE, connections=32, seconds=5, rounds=rounds, figures=calls.figures(rounds, "bare")
     )
     report.plot(path)
     data = path.read_bytes()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bench import search
 from bench.corpus import PASSAGES_EACH, SCORING, TAGGED_EVERY, TOP, Answer, Corpus
-from bench.peers import PEERS, Module, fused
+from bench.peers import PEERS, Module, Peer, fused
 from kb_contracts.api import models as m
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.index.words import Analyser, weigh_words
@@ -131,7 +131,7 @@ def test_ranks_are_fused_reciprocally() -> None:
     assert fused([1, 2, 3], [3, 2, 4], top=3) == [3, 2, 1]
 
 
-class Exact:
+class Exact(Peer):
     """A peer that knows the exact results, so that only the benchmark itself is measured."""
 
     efforts: Sequence[int] = (0, 1)
@@ -147,9 +147,6 @@ class Exact:
     def insert(self, documents: Sequence[object]) -> None:
         assert len(documents) == TAGGED_EVERY
 
-    def finish(self) -> None:
-        """Do nothing."""
-
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         place = self._places[text] if text is not None else -1
         place = self._vectors[vector.tobytes()] if vector is not None else place
@@ -158,9 +155,6 @@ class Exact:
             return []
         scores = self._answers[part, tag is not None][place].scores  # type: ignore[index]
         return sorted(scores, key=scores.__getitem__, reverse=True)[:TOP]
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @pytest.mark.process

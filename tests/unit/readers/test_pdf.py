@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kb_load.pdf import pdf_file, pdf_of, pdf_stream
+from kb_load.pdf import pdf_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Limits, PagesCounted, Progress
 from kb_readers.pdf import check_page_tree, read_pdf, title_of_pdf
+from kb_verify.files import pdf_file, pdf_stream
 from tests.support.documents import (
     LOCKED_TRAILER,
     bushy_pdf,

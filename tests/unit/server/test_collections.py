@@ -149,22 +149,7 @@ def test_submitted_collection_and_tags_are_shown_unchanged(name: str, tags: list
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "",
-        " ",
-        "Memory",
-        "a" * 64,
-        "a/b",
-        "../x",
-        "a:b",
-        "-a",
-        "_a",
-        "collection:x",
-        "é",
-        "a b",
-        "a\n",
-        "٣",
-    ],
+    ["", " ", "Memory", "a" * 64, "a/b", "../x", "a:b", "-a", "_a", "collection:x", "é", "a b", "a\n", "٣"],
 )
 def test_an_invalid_collection_name_is_refused_with_the_parameter(name: str) -> None:
     with pytest.raises(ToolError, match="`collection` takes 1 to 63") as refused:

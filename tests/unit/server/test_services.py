@@ -37,10 +37,7 @@ async def test_an_engine_that_is_too_old_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kb_simulator.engine.state.API_VERSION", "v0.1.0")
-    async with (
-        simulated_engine() as engine,
-        Services(settings(tmp_path, engine_url=engine.url)) as services,
-    ):
+    async with simulated_engine() as engine, Services(settings(tmp_path, engine_url=engine.url)) as services:
         assert "upgrade" in await services.unready()
 
 

@@ -207,11 +207,7 @@ def test_chance_is_as_great_as_it_says() -> None:
 
 @pytest.mark.parametrize(
     ("delay", "low", "high"),
-    [
-        (Fixed(seconds=2), 2, 2),
-        (Uniform(low=1, high=3), 1, 3),
-        (LogNormal(median=1, sigma=3, most=5), 0, 5),
-    ],
+    [(Fixed(seconds=2), 2, 2), (Uniform(low=1, high=3), 1, 3), (LogNormal(median=1, sigma=3, most=5), 0, 5)],
 )
 def test_delays_keep_to_their_bounds(delay: Fixed | Uniform | LogNormal, low: float, high: float) -> None:
     armed = box()

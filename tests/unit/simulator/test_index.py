@@ -89,11 +89,7 @@ def test_words_are_cut_folded_and_stemmed(text: str, words: list[str]) -> None:
 
 
 def test_text_without_spaces_is_found_by_its_pairs() -> None:
-    assert words_of_text("\u65e5\u672c\u8a9e") == [
-        *"\u65e5\u672c\u8a9e",
-        "\u65e5\u672c",
-        "\u672c\u8a9e",
-    ]
+    assert words_of_text("\u65e5\u672c\u8a9e") == [*"\u65e5\u672c\u8a9e", "\u65e5\u672c", "\u672c\u8a9e"]
     assert words_of_query("\u65e5\u672c\u8a9e \u30c6") == ["\u65e5\u672c", "\u672c\u8a9e", "\u30c6"]
 
 

@@ -103,8 +103,7 @@ def test_a_job_keeps_the_policy_it_came_under(base: Base) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy",
-    [lambda: Stuck(step="Dreaming"), lambda: FailAt(step="Dreaming"), lambda: FailAt(code="dream")],
+    "policy", [lambda: Stuck(step="Dreaming"), lambda: FailAt(step="Dreaming"), lambda: FailAt(code="dream")]
 )
 def test_a_policy_knows_its_steps_and_codes(policy: Callable[[], object]) -> None:
     with pytest.raises(

@@ -43,6 +43,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
+from kb_config import tracing
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Candidates, Index, IndexQuery, Vector
@@ -509,12 +510,13 @@ class PostgresStore(Store):
                     raise Lost from error
                 raise
 
-    async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
-        if vector is not None:
-            query = replace(query, vector=await vector)
-        if self._follower is not None:
-            return await self._search_elsewhere(self._follower, query)
-        return await self._run_read(partial(self._search, query))
+    async def search(self, query: Query, vector: Awaitable[Vector] | None = None) -> Found:
+        with tracing.step("search index"):
+            if vector is not None:
+                query = replace(query, vector=await vector)
+            if self._follower is not None:
+                return await self._search_elsewhere(self._follower, query)
+            return await self._run_read(partial(self._search, query))
 
     async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
         sql = "SELECT p.data FROM originals o JOIN spool_parts p ON p.name = o.file WHERE o.sha256 = ? "

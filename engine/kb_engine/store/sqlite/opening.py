@@ -41,15 +41,8 @@ from kb_engine.store.port import (
     bound_embedder,
     check_shape,
 )
-from kb_engine.store.sqlite.connection import (
-    VECTOR_TYPE,
-    SqliteRead,
-    connect,
-    rows,
-    set_meta,
-    transaction,
-    value,
-)
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
+from kb_engine.store.sqlite.reading import SqliteRead
 from kb_engine.store.sqlite.schema import is_unfinished, migrate, set_embedder, stored_embedder
 from kb_engine.store.sqlite.segments import language_in, open_index
 

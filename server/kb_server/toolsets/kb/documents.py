@@ -11,15 +11,14 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CHECK_CITATION,
-    GET_DOCUMENT,
     LIST_DOCUMENTS,
     DocumentQuery,
     DocumentsQuery,
 )
-from kb_contracts.semantics.citations import as_line, from_line
-from kb_contracts.semantics.search import longest_prefix, with_header
+from kb_contracts.semantics.search import as_line, from_line, longest_prefix, with_header
 from kb_server import collection_moves, collection_tags
 from kb_server.tool import Annotations, Call, ToolError
+from kb_server.toolsets import view
 from kb_server.toolsets.kb.collections import unknown_collection
 from kb_server.toolsets.kb.kb_tool import DocumentId, KbTool, MaxChars
 
@@ -77,6 +76,11 @@ class ChunkView(m.Chunk, kw_only=True):
     truncated: bool = False
 
 
+def more_from(following: int, total: int) -> str:
+    """Return the hint for a list that goes on at the offset `following`; empty at its end."""
+    return f"{total - following} more: offset={following}." if total > following else ""
+
+
 def document_members(document: m.Document) -> dict[str, Any]:
     """Return the members of a document for tools: with the collection separated from the tags."""
     split = collection_tags.split_tags(document.tags)
@@ -91,13 +95,7 @@ def fitting(entries: Sequence[S], max_bytes: int) -> Sequence[S]:
 
 class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     document_id: DocumentId | None = None
-    source_path: (
-        Annotated[
-            str,
-            Meta(min_length=1, description="exactly as given"),
-        ]
-        | None
-    ) = None
+    source_path: Annotated[str, Meta(min_length=1, description="exactly as given")] | None = None
     collection: Annotated[str, Meta(description="list its documents")] | None = None
     citation: (
         Annotated[str, Meta(max_length=m.MAX_CITATION_CHARS, description="of kb_search, unchanged")] | None
@@ -176,7 +174,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
 
     async def _by_id(self, document_id: int, arguments: KbGetArguments) -> KbGetResult:
         query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
-        document = await self.engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=query)
+        document = await self.document(document_id, query)
         repaired = await collection_moves.repair(self.engine, document.id, document.tags, document.version)
         if repaired is not None:
             document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)
@@ -234,8 +232,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
             repaired = await collection_moves.repair(
                 self.engine, document.id, document.tags, document.version
             )
-            members = document_members(repaired or document)
-            entries.append(DocumentEntry(**{name: members[name] for name in DocumentEntry.__struct_fields__}))
+            entries.append(view(DocumentEntry, DocumentView(**document_members(repaired or document))))
         listed = fitting(entries, arguments.max_chars)
         following = arguments.offset + len(listed)
         more = found.total - following if listed else 0

@@ -44,22 +44,13 @@ MAX_WAIT_SECONDS = 50
 """Under the 60 seconds after which common clients abandon a call."""
 
 Collection = Annotated[
-    str,
-    Meta(description="documents (default), memory, workspace or another of a-z 0-9 - _"),
+    str, Meta(description="documents (default), memory, workspace or another of a-z 0-9 - _")
 ]
-NewTags = Annotated[
-    list[str],
-    Meta(description="other tags"),
-]
+NewTags = Annotated[list[str], Meta(description="other tags")]
 DocumentId = Annotated[int, Meta(ge=1, description="its number")]
 Title = Annotated[str, Meta(min_length=1, max_length=500, description="default: from the content")]
 SourcePath = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=1_000,
-        description="path or URL; sent again, it replaces",
-    ),
+    str, Meta(min_length=1, max_length=1_000, description="path or URL; sent again, it replaces")
 ]
 ANY_METADATA: dict[str, Any] = {
     "properties": {"source_type": {"type": "string"}},
@@ -68,18 +59,8 @@ ANY_METADATA: dict[str, Any] = {
 """The schema of metadata: some clients refuse an object without properties, and without the explicit `true`
 OpenAI's strict mode would allow no other member."""
 Metadata = Annotated[dict[str, Any], Meta(description="any JSON", extra_json_schema=ANY_METADATA)]
-WaitSeconds = Annotated[
-    float,
-    Meta(
-        ge=0,
-        le=MAX_WAIT_SECONDS,
-        description="seconds to wait",
-    ),
-]
+WaitSeconds = Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait")]
 Sha256 = Annotated[str, Meta(description="in hexadecimal")]
 UploadId = Annotated[str, Meta(description="from kb_upload_start")]
 JobId = Annotated[str, Meta(description="from kb_addnote, kb_update_note or kb_upload_finish")]
-MaxChars = Annotated[
-    int,
-    Meta(ge=100, le=200_000, description="bound on the text"),
-]
+MaxChars = Annotated[int, Meta(ge=100, le=200_000, description="bound on the text")]

@@ -170,9 +170,7 @@ def _mime_type(doc_type: str) -> str:
 
 def _place(uri: str) -> tuple[str, int, int | None]:
     """Return the document's key, the first character, and the last one.
-
-    Raises:
-        ToolError: it does not match the template.
+    Raises ToolError: it does not match the template.
     """
     try:
         parts = urlsplit(uri)

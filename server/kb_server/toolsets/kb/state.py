@@ -24,9 +24,9 @@ from kb_server.engine_client.errors import EngineFault, EngineTooOld, Refused
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
-from kb_server.toolsets import EXTRA
+from kb_server.toolsets import EXTRA, view
 from kb_server.toolsets.kb.collections import collections_of
-from kb_server.toolsets.kb.documents import fitting
+from kb_server.toolsets.kb.documents import fitting, more_from
 from kb_server.toolsets.kb.kb_tool import JobId, KbTool, WaitSeconds
 
 _PAGE, _PAGE_BYTES = 10, 1_500
@@ -87,14 +87,11 @@ State of the base: collections, version, model, documents, queue, storage, issue
             check_version(status.version)
         except EngineTooOld as fault:
             issues.append(fault.detail)
-        return KbStatusResult(
-            version=status.version,
+        return view(
+            KbStatusResult,
+            status,
             server_version=f"v{SERVER_VERSION}",
             min_engine_version=MIN_ENGINE_VERSION,
-            model=status.model,
-            device=status.device,
-            documents=status.documents,
-            chunks=status.chunks,
             collections=UNSET if collections is None else collections.names,
             collection_count=UNSET if collections is None else collections.total,
             queue=msgspec.structs.asdict(status.queue),
@@ -102,8 +99,6 @@ State of the base: collections, version, model, documents, queue, storage, issue
                 UNSET if storage.is_withheld else msgspec.convert(storage, StorageView, from_attributes=True)
             ),
             issues=issues,
-            started_at=status.started_at,
-            last_updated=status.last_updated,
         )
 
 
@@ -143,9 +138,7 @@ class JobView(msgspec.Struct, kw_only=True):
 def job_view(job: m.Job) -> JobView:
     """Return a single job, with all its members."""
     place = split_tags(job.tags)
-    members = msgspec.structs.asdict(job)
-    members |= {"collection": place.collection, "tags": place.tags}
-    return JobView(**{name: members[name] for name in JobView.__struct_fields__})
+    return view(JobView, job, collection=place.collection, tags=place.tags)
 
 
 def job_entry(job: m.Job) -> JobView:
@@ -240,9 +233,9 @@ it has ended and its content can be searched."""
             entries, total = [job_entry(job) for job in found.jobs], found.total
             if arguments.limit is None:
                 entries = [*fitting(entries[:_PAGE], _PAGE_BYTES)]
-            listed, following = found.jobs[: len(entries)], arguments.offset + len(entries)
-            if entries and total > following:
-                hints.append(f"{total - following} more: offset={following}.")
+            listed = found.jobs[: len(entries)]
+            if entries and (more := more_from(arguments.offset + len(entries), total)):
+                hints.append(more)
         if any(job.retryable for job in listed):
             may_retry = call.grant.may_have("write", EXTRA)
             tool = f"kb_retry_job (toolset {EXTRA}) or " if may_retry else ""

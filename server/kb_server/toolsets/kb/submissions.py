@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -15,7 +15,6 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CREATE_JOB,
-    GET_DOCUMENT,
     GET_JOB,
     PATCH_NOTE,
     UPDATE_WAIT_SECONDS,
@@ -33,6 +32,7 @@ from kb_server.following import followed
 from kb_server.job_tasks import JobTasks, task_of
 from kb_server.services import Services
 from kb_server.tool import A, Annotations, Call, ToolError
+from kb_server.toolsets import view
 from kb_server.toolsets.kb.documents import DocumentView, document_members
 from kb_server.toolsets.kb.kb_tool import (
     ENGINE_WORDS,
@@ -109,21 +109,12 @@ class _Followed:
     document: m.DocumentDetail | None
     hint: str
 
-    def members(self, tag: str) -> dict[str, Any]:
-        """The members of `Submission`, for a job that was submitted under the collection's `tag`."""
-        job, document = self.job, self.document
-        return {
-            "job_id": job.id,
-            "status": job.status,
-            "collection": tag.removeprefix(PREFIX),
-            "document_id": job.document_id,
-            "document_uid": job.document_uid,
-            "document_status": None if document is None else document.status,
-            "deduplicated": job.deduplicated,
-            "outcome": job.outcome,
-            "error": job.error,
-            "hint": self.hint,
-        }
+    def as_result(self, kind: type[S], tag: str) -> S:
+        """Return it as the result of a job that was submitted under the collection's `tag`."""
+        status, collection = self.document and self.document.status, tag.removeprefix(PREFIX)
+        return view(
+            kind, self.job, job_id=self.job.id, collection=collection, document_status=status, hint=self.hint
+        )
 
 
 class _SubmittingTool(KbTool[A, S]):
@@ -158,16 +149,14 @@ def submission_tasks(services: Services) -> JobTasks:
 
     async def result(job: m.Job) -> Submission:
         followed = await adding.follow(job, 0.0, Call())
-        return Submission(**followed.members(tag_of(split_tags(job.tags).collection or DEFAULT)))
+        return followed.as_result(Submission, tag_of(split_tags(job.tags).collection or DEFAULT))
 
     return JobTasks(services, (KbAddnoteTool.name, KbUploadFinishTool.name), result, ENGINE_WORDS)
 
 
 def _check_reach(grant: Grant, tag: str) -> None:
     """Check that the caller may add to the collection of this tag; the engine makes the same check on tags.
-
-    Raises:
-        ToolError: `forbidden`.
+    Raises ToolError: `forbidden`.
     """
     if (reach := grant.access.reach) is not None and not grant.may_give(tag):
         raise ToolError(
@@ -247,7 +236,7 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
             wait = SHORT_NOTE_WAIT_SECONDS if len(arguments.text) <= SHORT_NOTE_CHARS else 0.0
         is_short = arguments.wait_seconds is None
         followed = await self.follow(job, wait, call, is_short=is_short, query=_WITH_SIMILAR)
-        submission = NoteSubmission(**followed.members(tags[0]))
+        submission = followed.as_result(NoteSubmission, tags[0])
         if similar := _similar(followed.document):
             submission.similar = similar
             submission.hint += _SIMILAR_HINT
@@ -406,20 +395,14 @@ Searchable when its job has completed (kb_jobs, wait_seconds)."""
         call.log["job_id"] = finished.job_id
         job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
         followed = await self.follow(job, arguments.wait_seconds, call)
-        return Submission(**followed.members(finished.upload.collection))
+        return followed.as_result(Submission, finished.upload.collection)
 
 
 class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     document_id: DocumentId
     text: Annotated[NoteText, Meta(description="the whole new text")]
     title: Annotated[str, Meta(min_length=1, max_length=500, description="new title")] | None = None
-    expected_version: (
-        Annotated[
-            int,
-            Meta(ge=1, description="refuse another version"),
-        ]
-        | None
-    ) = None
+    expected_version: Annotated[int, Meta(ge=1, description="refuse another version")] | None = None
     collection: Annotated[Collection, Meta(description="move it there as well")] | None = None
 
 
@@ -486,9 +469,7 @@ has changed meanwhile. Notes only."""
             "wait_seconds until it has completed; until then the note has its old text. Do not send it again."
         )
         try:
-            document = await self.engine.call(
-                GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
-            )
+            document = await self.document(arguments.document_id)
         except EngineFault as fault:
             error = self.error_of(fault, document_id=arguments.document_id)
             raise ToolError(error.code, f"{hint} {error.message}", **error.details, job_id=job.id) from fault

@@ -74,7 +74,7 @@ class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
             description=(
                 "force OCR even if text can be extracted, for example from a PDF with garbled text. JPG and "
                 "PNG are always read by OCR; other formats are read directly in any case"
-            ),
+            )
         ),
     ] = False
     async_: Annotated[

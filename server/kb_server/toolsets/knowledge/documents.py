@@ -13,11 +13,9 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CLEAR_DOCUMENTS,
     DELETE_DOCUMENT,
-    GET_DOCUMENT,
     GET_STATUS,
     LIST_DOCUMENTS,
     SEARCH,
-    WITHOUT_CHUNKS,
     ClearQuery,
     DocumentsQuery,
 )
@@ -202,8 +200,7 @@ def _hit(result: m.SearchResult) -> KnowledgeHit:
 
 class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     document_id: Annotated[
-        str,
-        Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task"),
+        str, Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task")
     ]
     confirm: Annotated[
         bool, Meta(description="true: remove the document; false: only show it", extra=EXACT)
@@ -237,9 +234,7 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
         if not is_uuid(document_id):  # the engine also accepts its own number, which is not an id here
             message = DOCUMENT_NOT_FOUND.format(id=document_id)
             raise ToolError("document_not_found", message, document_id=document_id)
-        document = await self.engine.call(
-            GET_DOCUMENT, path={"document_id": document_id.lower()}, query=WITHOUT_CHUNKS
-        )
+        document = await self.document(document_id.lower())
         if not arguments.confirm:
             preview = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
             raise ToolError(

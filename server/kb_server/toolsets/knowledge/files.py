@@ -38,9 +38,7 @@ _BLOCK_BYTES = MEBIBYTE
 
 def format_of(path: str) -> str:
     """Return the format of the file at `path`, one of `FORMATS`, by its name only.
-
-    Raises:
-        ToolError: `unsupported_format`.
+    Raises ToolError: `unsupported_format`.
     """
     extension = PurePath(path).suffix.lower()
     form = known(extension.removeprefix("."))
@@ -61,9 +59,7 @@ def known(name: str) -> str:
 
 def open_below(roots: Sequence[str], path: str) -> BinaryIO:
     """Open the regular file at `path`; a relative path begins at the working folder. Blocks.
-
-    Raises:
-        ToolError: `path_not_allowed`, `file_not_found`, `file_not_readable` or `invalid_parameter`.
+    Raises ToolError: `path_not_allowed`, `file_not_found`, `file_not_readable` or `invalid_parameter`.
     """
     try:
         root, names = _place(roots, path)
@@ -86,9 +82,7 @@ def unreadable(path: str, error: OSError) -> ToolError:
 
 def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
     """Return the open file as the engine client sends it; `filename` is its name for the engine.
-
-    Raises:
-        ToolError: `file_too_large`.
+    Raises ToolError: `file_too_large`.
     """
     size = os.fstat(file.fileno()).st_size
     if size > max_bytes:

@@ -19,6 +19,7 @@ from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, CancelTask, NoArguments, ToolError
+from kb_server.toolsets import view
 from kb_server.toolsets.knowledge.knowledge_tool import (
     ENGINE_WORDS,
     KnowledgeTool,
@@ -124,9 +125,7 @@ storage, vectors and embedding model, and the causes of faults."""
                 issues=issues or UNSET,
             ),
             configuration=BaseConfiguration(
-                embedding_model=status.model.name,
-                chunk_size=status.model.max_tokens,
-                max_file_size_mb=limit,
+                embedding_model=status.model.name, chunk_size=status.model.max_tokens, max_file_size_mb=limit
             ),
             # A base without changes has the state from the start of the engine.
             last_updated=status.last_updated or status.started_at,
@@ -193,14 +192,12 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
             remaining = 0.0
         elif remaining is None and job.progress:
             remaining = round(elapsed * (1 - job.progress) / job.progress, 3)
-        status = KnowledgeTaskStatusResult(
+        status = view(
+            KnowledgeTaskStatusResult,
+            job,
             success=job.status != "failed",  # a state of the task, not an error of this call
             task_id=job.id,
-            status=job.status,
-            progress=job.progress,
             current_step=job.step,
-            completed_steps=job.completed_steps,
-            total_steps=job.total_steps,
             elapsed_time_seconds=elapsed,
             estimated_remaining_seconds=remaining,
             error=None if job.error is None else job.error.code,
@@ -210,9 +207,7 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
             try:
                 document = await document_of(self.engine, job)
                 status.result = TaskResult(
-                    document_id=document.uid,
-                    filename=name_of(document),
-                    chunks_created=document.chunk_count,
+                    document_id=document.uid, filename=name_of(document), chunks_created=document.chunk_count
                 )
                 status.message = document.status_reason or UNSET
             except ToolError as error:

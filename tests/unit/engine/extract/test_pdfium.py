@@ -8,7 +8,7 @@ import pytest
 
 from kb_engine.extract.pictures import LONGEST_SIDE, Pixels
 from kb_engine.extract.scans import MOST_HEIGHT, open_pages, scale
-from kb_load.pdf import pdf_stream
+from kb_verify.files import pdf_stream
 from tests.support.scans import Sheet, drawn, fax, jbig2, jpeg2000, pdf_of_sheets, picture, shown
 
 SIGN = drawn(["The granite quarry", "opens at seven"], (900, 300))

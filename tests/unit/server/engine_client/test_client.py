@@ -32,13 +32,7 @@ from kb_contracts.api.operations import (
     TagsQuery,
 )
 from kb_server.engine_client.client import SLICE_SECONDS, HttpEngine
-from kb_server.engine_client.errors import (
-    EngineBusy,
-    EngineTimeout,
-    EngineTooOld,
-    EngineUnreachable,
-    Refused,
-)
+from kb_server.engine_client.errors import EngineBusy, EngineTimeout, EngineTooOld, EngineUnreachable, Refused
 from kb_server.engine_client.port import REQUEST_ID, USER, FileSource
 from kb_server.waiting import Clock
 from kb_simulator import Stuck

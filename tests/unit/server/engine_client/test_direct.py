@@ -176,8 +176,7 @@ REFUSED: dict[str, Call] = {
         CREATE_JOB, body=m.NoteRequest(text="x" * (9 << 20))
     ),
     "too many values": lambda engine: engine.call(
-        CREATE_JOB,
-        body=m.NoteRequest(text="x", metadata={"a": [1] * 100_001}),
+        CREATE_JOB, body=m.NoteRequest(text="x", metadata={"a": [1] * 100_001})
     ),
     "a kind of file that is not taken": lambda engine: engine.send_file(
         text_file(9, filename="a.exe"), m.FileFields()

@@ -12,12 +12,7 @@ from typing import ClassVar
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CREATE_JOB,
-    GET_STATUS,
-    LIST_JOBS,
-    JobsQuery,
-)
+from kb_contracts.api.operations import CREATE_JOB, GET_STATUS, LIST_JOBS, JobsQuery
 from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
@@ -290,10 +285,7 @@ async def test_a_host_without_a_name_is_unreachable() -> None:
 
 
 async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
-    async with (
-        simulated_engine() as plain,
-        engine_at(plain.url.replace("http:", "https:")) as engine,
-    ):
+    async with simulated_engine() as plain, engine_at(plain.url.replace("http:", "https:")) as engine:
         with pytest.raises(EngineUnreachable, match="TLS"):
             await engine.call(LIST_JOBS, query=JobsQuery())
 

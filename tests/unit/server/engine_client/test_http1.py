@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_server.engine_client.errors import EngineBadAnswer
-from kb_server.engine_client.http1 import (
-    MAX_ANSWER_BYTES,
-    MAX_HEAD_BYTES,
-    RawResponse,
-    ResponseReader,
-)
+from kb_server.engine_client.http1 import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, RawResponse, ResponseReader
 
 OK = b"HTTP/1.1 200 OK\r\n"
 JSON = b"Content-Type: application/json\r\n"

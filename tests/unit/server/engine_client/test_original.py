@@ -124,10 +124,7 @@ async def test_leaving_early_ends_the_transfer_of_the_original() -> None:
 
 @pytest.mark.parametrize(
     ("length", "body", "media_type", "fault"),
-    [
-        ("10", b"four", OCTETS, EngineBadAnswer),
-        ("4", b"four", "text/html", EngineBadAnswer),
-    ],
+    [("10", b"four", OCTETS, EngineBadAnswer), ("4", b"four", "text/html", EngineBadAnswer)],
     ids=["cut", "no file"],
 )
 async def test_a_truncated_or_mistyped_original_is_a_fault(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.patience import SILENCE
-from tests.support.ragler import API_DOCS, KEY, Backend, RaglerTools, backend_running, tools_before
+from tests.support.ragler import API_DOCS, KEY, Backend, RaglerTools, tools_before
 
 SEARCH, LIST, INFO = "/vector/search", "/collections", f"/collections/{API_DOCS}"
 CALLS: dict[str, dict[str, Any]] = {
@@ -23,18 +22,6 @@ CALLS: dict[str, dict[str, Any]] = {
 PATHS = {"search_knowledge": SEARCH, "list_collections": LIST, "get_collection_info": INFO}
 HTML = {"Content-Type": "text/html"}
 PROBLEM = {"Content-Type": "application/problem+json"}
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    async with backend_running() as running:
-        yield running
-
-
-@pytest.fixture
-async def tools(backend: Backend, tmp_path: Path) -> AsyncIterator[RaglerTools]:
-    async with tools_before(backend.url, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.requirement("R41", "R42", "R43", "R45")

@@ -15,13 +15,7 @@ from tests.support.contract_objects import chunk_with, explanation_with, respons
 from tests.support.server_fixtures import ToolCaller
 from tests.support.simulated_engine import MakeCall, SimulatedEngine
 
-DEFAULTS = {
-    "min_score": 0.0,
-    "max_chars": 20_000,
-    "collapse": True,
-    "per_document": 3,
-    "citations": True,
-}
+DEFAULTS = {"min_score": 0.0, "max_chars": 20_000, "collapse": True, "per_document": 3, "citations": True}
 """Members sent with every search."""
 
 

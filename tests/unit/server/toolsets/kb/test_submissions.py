@@ -199,10 +199,7 @@ async def test_a_job_that_goes_on_moves_nothing_and_says_so(
     engine.state.policy = Stuck(step=QUEUED)
     engine.add("collection:documents")
     answer = await tools.ok("kb_update_note", document_id=1, text="x", collection="memory")
-    assert (answer["collection"], engine.journal.changes()) == (
-        "documents",
-        [("PATCH", "/api/v1/notes/1")],
-    )
+    assert (answer["collection"], engine.journal.changes()) == ("documents", [("PATCH", "/api/v1/notes/1")])
     assert "not been moved to 'memory'" in answer["hint"]
 
 

@@ -226,11 +226,7 @@ async def test_the_correlation_id_goes_along(tools: RaglerTools, backend: Backen
 async def test_a_problem_of_the_backend_keeps_its_code_and_parameter(
     tools: RaglerTools, backend: Backend
 ) -> None:
-    problem = {
-        "code": "invalid_parameter",
-        "detail": "A tag has no commas.",
-        "parameter": "filters.tags[0]",
-    }
+    problem = {"code": "invalid_parameter", "detail": "A tag has no commas.", "parameter": "filters.tags[0]"}
     backend.answers(SEARCH, problem, 422)
     told = await tools.refused("search_knowledge", query="x", filters={"tags": ["a,b"]})
     assert (told["error"], told["parameter"]) == ("invalid_parameter", "filters.tags[0]")
@@ -383,8 +379,7 @@ async def test_a_name_is_asked_for_once_in_five_minutes(tools: RaglerTools, back
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments"),
-    [("list_collections", {}), ("get_collection_info", {"collection_id": API_DOCS})],
+    ("tool", "arguments"), [("list_collections", {}), ("get_collection_info", {"collection_id": API_DOCS})]
 )
 async def test_the_other_tools_bring_names(
     tools: RaglerTools, backend: Backend, tool: str, arguments: dict[str, Any]

@@ -230,17 +230,6 @@ async def test_content_is_what_the_file_held_at_the_start(notes: Path) -> None:
     assert [await call(toolset, "get_kb_info"), await call(toolset, "get_kb_content")] == before
 
 
-@pytest.mark.requirement("F18", "F24")
-async def test_ten_mebibytes_come_back_whole(tmp_path: Path) -> None:
-    content = ("0123456789abcde\n" * 655_360)[: 10 * 1024 * 1024]
-    path = tmp_path / "large.txt"
-    path.write_text(content)
-    toolset = over_file(path)
-    answer = await call(toolset, "get_kb_content")
-    assert answer["contentLength"] == len(content) == 10_485_760
-    assert answer["content"] == content
-
-
 async def test_a_file_over_the_bound_is_refused_before_it_fills_the_memory(notes: Path) -> None:
     assert TextFile(str(notes), max_bytes=13).read().size == 13
     with pytest.raises(SourceError, match=r"notes\.txt is too large: at most 12 bytes"):

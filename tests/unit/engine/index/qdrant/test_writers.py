@@ -109,7 +109,8 @@ async def test_a_writer_whose_lease_was_taken_over_causes_a_rebuild(
     """It may have written a document older than the one it replaced."""
     async with engines(server) as (paused, other):
         held = await paused._marker.take()
-        other._marker._watched, other._marker._since = (held.holder, held.beat), time.monotonic() - 60
+        other._marker._watched = held.holder, held.beat
+        other._marker._since = time.monotonic() - other._marker._lease_seconds
         await other.apply(Changes(upserts=[document(1, "apple")]), 3)
 
         async def take(_known: mark.Mark | None) -> mark.Mark:

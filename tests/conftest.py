@@ -20,7 +20,7 @@ from tests.support.scope import ALL
 # failure is random; a failure prints how to repeat it.
 in_ci = bool(os.environ.get("CI"))
 settings.register_profile(
-    "kb", deadline=None, max_examples=100 if ALL else 25, derandomize=in_ci, print_blob=in_ci
+    "kb", deadline=None, max_examples=50 if ALL else 25, derandomize=in_ci, print_blob=in_ci
 )
 settings.load_profile("kb")
 

@@ -17,8 +17,7 @@ class Address:
     """A checked `postgresql://user:password@host:port/database?option=value`, of one or several hosts."""
 
     url: str = field(repr=False)
-    printed: str
-    """The address without the password and the options."""
+    printed: str  # the address without the password and the options
 
     def __str__(self) -> str:
         return self.printed

@@ -31,12 +31,9 @@ from kb_http.mount import build_application, engine_admission, handlers_of
 
 logger = logging.getLogger(__name__)
 
-ENGINE = web.AppKey("engine", Engine)
-"""The engine's parts, for a process that embeds the application."""
-CALLS = web.AppKey("calls", DirectCalls)
-"""The operations, for callers in the same process."""
-KEYS = web.AppKey("keys", KeyRing)
-"""The API keys."""
+ENGINE = web.AppKey("engine", Engine)  # the engine's parts, for a process that embeds the application
+CALLS = web.AppKey("calls", DirectCalls)  # the operations, for callers in the same process
+KEYS = web.AppKey("keys", KeyRing)  # the API keys
 
 
 async def create_app(settings: EngineSettings) -> web.Application:

@@ -14,8 +14,7 @@ from kb_readers.markdown import headings
 from kb_readers.model import Extraction
 from kb_readers.tables import Table, columns, header_at, table_at, tables_in
 
-CHUNK_CHARS = 1000
-"""Maximum size of a chunk in characters: about 230 tokens of English, under MiniLM's 256."""
+CHUNK_CHARS = 1000  # maximum size of a chunk in characters: about 230 tokens of English, under MiniLM's 256
 MAX_TOKENS = 256
 PAGE_BREAK = "\n\n"
 

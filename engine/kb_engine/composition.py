@@ -50,10 +50,8 @@ from kb_readers.model import Limits, shares
 
 logger = logging.getLogger(__name__)
 
-_KEPT_UPLOADS = 10
-"""Maximum size of the kept input of failed jobs, in uploads of the maximum size."""
-_IDLE_SECONDS = 10.0
-"""Time without a search after which the scan of the base may work, in seconds."""
+_KEPT_UPLOADS = 10  # maximum size of the kept input of failed jobs, in uploads of the maximum size
+_IDLE_SECONDS = 10.0  # time without a search after which the scan of the base may work, in seconds
 
 
 def embedder_of(settings: EngineSettings) -> Embedder:

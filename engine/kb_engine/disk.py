@@ -32,5 +32,4 @@ NO_INODES = (
     "its file system has no inodes free (`df -i` counts them), so that no file can be made. "
     "Remove files there, of which small ones count as much as large ones, and start again."
 )
-_FILES_OF_A_START = 4
-"""The log of SQLite, its shared memory, a lock and a reserve."""
+_FILES_OF_A_START = 4  # the log of SQLite, its shared memory, a lock and a reserve

@@ -32,7 +32,6 @@ class Part(form.Part):
 
 
 def parts() -> Iterator[Part]:
-    """Yield the parts of `PARTS`."""
     return form.loaded(PARTS)
 
 
@@ -47,5 +46,4 @@ def store_part() -> Part | None:
 
 
 def reranker_part(settings: Settings) -> Part | None:
-    """Return the part that reranks with these settings, or None."""
     return next((part for part in parts() if part.reranker and part.is_on(settings)), None)

@@ -29,10 +29,8 @@ from kb_readers.model import Limits, Page
 from kb_readers.readers import check_drawn, draw_file
 
 _AT_ONCE = 2
-_MOST_REQUESTS = 16
-"""Maximum number of requests that draw or wait; further ones are refused at once."""
-_MOST_SECONDS = 20.0
-"""Time for drawing a page, in seconds."""
+_MOST_REQUESTS = 16  # maximum number of requests that draw or wait; further ones are refused at once
+_MOST_SECONDS = 20.0  # time for drawing a page, in seconds
 _WHOLE_SECONDS = 25.0
 """Time for drawing a page with all waits, in seconds: less than the time-out of the server (30)."""
 _CACHE_BYTES = 64 << 20
@@ -64,7 +62,7 @@ class Pictures:
         """Return the page of a document, with a chunk marked. Raises EngineError."""
         generation = await self._store.read(state.generation)
         if generation != self._generation:  # a document was changed, removed, or moved out of a scope
-            self._forget()
+            self._cache.clear()
             self._generation = generation
         document = await self._store.read(
             documents.detail,
@@ -98,12 +96,9 @@ class Pictures:
         """The number of pictures in the cache."""
         return len(self._cache)
 
-    def _forget(self) -> None:
-        self._cache.clear()
-
     def _keep(self, wanted: _Wanted, picture: m.Picture) -> None:
         if not self._cache:
-            asyncio.get_running_loop().call_later(_CACHE_SECONDS, self._forget)
+            asyncio.get_running_loop().call_later(_CACHE_SECONDS, self._cache.clear)
         self._cache[wanted] = picture
         while sum(len(each.content) for each in self._cache.values()) > _CACHE_BYTES:
             self._cache.popitem(last=False)

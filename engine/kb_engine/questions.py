@@ -21,8 +21,7 @@ from kb_engine.store.store import Store, utc_now
 MOST_PENDING = 100
 """Number of pending searches, after which they are counted at once: a cursor has up to 256 KB."""
 _PAUSE_SECONDS = 20.0
-_TEXT_CHARS = 300
-"""Maximum length of a kept text, in characters."""
+_TEXT_CHARS = 300  # maximum length of a kept text, in characters
 
 logger = logging.getLogger(__name__)
 

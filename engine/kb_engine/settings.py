@@ -34,18 +34,10 @@ from kb_readers.sandbox import Sandboxing
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
 _SQLITE = "sqlite:"
-_MOST_WORKERS = 8
-_MOST_SEARCH_PROCESSES = 4
-
-
-def _default_workers() -> int:
-    # All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
-    return min(_MOST_WORKERS, CORES)
-
-
-def _default_search_processes() -> int:
-    # One core is left for requests. Each process takes memory of its own, some 30 MiB.
-    return min(_MOST_SEARCH_PROCESSES, CORES - 1)
+# All cores: these threads have a low priority, so that searches are not slowed. Each holds memory.
+_WORKERS = min(8, CORES)
+# One core is left for requests. Each process takes memory of its own, some 30 MiB.
+_SEARCH_PROCESSES = min(4, CORES - 1)
 
 
 class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
@@ -127,7 +119,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             "number of threads that embed files; two more files are read at the same time",
         ),
         msgspec.Meta(ge=1, le=64),
-    ] = msgspec.field(default_factory=_default_workers)
+    ] = _WORKERS
     search_processes: Annotated[
         int,
         Setting(
@@ -136,7 +128,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             "wait for each other",
         ),
         msgspec.Meta(ge=0, le=64),
-    ] = msgspec.field(default_factory=_default_search_processes)
+    ] = _SEARCH_PROCESSES
     keep_failed_seconds: Annotated[
         float,
         Setting(
@@ -217,16 +209,13 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @classmethod
     def part_kinds(cls) -> Sequence[type[Settings]]:
-        """Return the classes of the optional parts' settings."""
         return [part.settings for part in parts()]
 
     @property
     def keys_file(self) -> Path:
-        """The file of API keys."""
         return keys_file(self.keys, self.home)
 
     def part_warnings(self) -> Iterator[str]:
-        """Yield warnings about the settings of optional parts."""
         for part in parts():
             yield from self.of(part.settings).warnings()
 
@@ -237,7 +226,6 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """The engine's data folder."""
         return self.home / "engine"
 
     @property
@@ -247,14 +235,12 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @property
     def database(self) -> Path:
-        """The file of the SQLite database."""
         if self.store:
             return Path(self.store.removeprefix(_SQLITE)).expanduser()
         return self.folder / "kb.sqlite"
 
     @property
     def scan_position(self) -> Path:
-        """The file with the position of the consistency scan."""
         return self.folder / "scan.json"
 
     @property

@@ -22,8 +22,7 @@ from kb_http.requests import Sent
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-_MOST_JOBS = 10_000
-"""Maximum number of accepted jobs whose request is remembered."""
+_MOST_JOBS = 10_000  # maximum number of accepted jobs whose request is remembered
 _ID_CHARS = 128
 _STATUS = "http.response.status_code"
 

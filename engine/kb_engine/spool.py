@@ -14,7 +14,7 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -87,14 +87,6 @@ class _FolderFile:
     async def write(self, data: bytes) -> None:
         await on_disk(lambda: self._file.write(data))
 
-    async def seal(self) -> None:
-        """Sync the file, so that it survives a loss of power. Raises `storage_full`."""
-        await on_disk(self._sync)
-
-    def _sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
 
 class FolderSpool(Spool):
     """A folder of uploads."""
@@ -111,16 +103,21 @@ class FolderSpool(Spool):
         """Yield a new file to write; it is synced to the disk when the block ends normally."""
         path = self.path(name)
         file = await on_disk(lambda: path.open("xb"))
+
+        def seal() -> None:
+            file.flush()
+            os.fsync(file.fileno())
+            sync(self.folder)
+
         try:
-            received = _FolderFile(file)
-            yield received
-            await received.seal()
-            await on_disk(lambda: sync(self.folder))
+            yield _FolderFile(file)
+            await on_disk(seal)
         except BaseException:  # a cancelled request must leave no file either
-            _close(file)
             path.unlink(missing_ok=True)
             raise
-        _close(file)
+        finally:
+            with suppress(OSError):  # the file was discarded, or is synced
+                file.close()
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[Path]:
@@ -171,10 +168,3 @@ def no_space(error: OSError) -> Exception:
     return EngineError(
         "storage_full", "No space is left for the file; free some or remove documents.", retry_after=60.0
     )
-
-
-def _close(file: BinaryIO) -> None:
-    try:
-        file.close()
-    except OSError:  # the file is being discarded, or was synced before
-        return

@@ -31,11 +31,9 @@ T = TypeVar("T")
 Lane: TypeAlias = Literal["short", "long", "scan"]
 LANES: tuple[Lane, ...] = get_args(Lane)
 
-SHORT_BYTES = 8 * 1024
-"""Maximum size of a short text in bytes of UTF-8: about ten passages."""
+SHORT_BYTES = 8 * 1024  # maximum size of a short text in bytes of UTF-8: about ten passages
 
-_SHORT_SLOTS = 8
-"""More than there are threads, so that notes that wait are taken and committed together."""
+_SHORT_SLOTS = 8  # more than there are threads, so that notes that wait are taken and committed together
 
 
 def lane_slots(threads: int) -> dict[Lane, int]:
@@ -73,7 +71,6 @@ class Turns(Generic[T]):
         return len(self._waiting)
 
     def add(self, caller: str, work: T) -> None:
-        """Queue work of a caller."""
         number = self._last[caller] = turn(self._last.get(caller), self._served)
         heapq.heappush(self._waiting, (number, next(self._arrivals), work))
 

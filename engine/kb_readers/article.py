@@ -13,7 +13,7 @@ import re
 import resource
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import accumulate
@@ -23,22 +23,16 @@ from typing import NamedTuple
 from kb_readers.html import find_encoding
 from kb_readers.text import decode
 
-_LEAST_SHARE = 1 / 4
-"""Minimum share of the page's words in the main text; with less the whole page is kept."""
-_NEARLY_ALL = 0.92
-"""Share of the prose of the page's `main` element that the main text has."""
-_MOST = 0.75
-"""Share of the page's prose that the main text has if there is no `main` element."""
+_LEAST_SHARE = 1 / 4  # minimum share of the page's words in the main text; with less the whole page is kept
+_NEARLY_ALL = 0.92  # share of the prose of the page's `main` element that the main text has
+_MOST = 0.75  # share of the page's prose that the main text has if there is no `main` element
 _SURROUNDINGS = 1.2
 """Maximum ratio of the words of the main text with its title and summary to the words without them."""
-_LARGEST_PART = 0.4
-"""Maximum share of the prose in a part that its class or id marks as no main text."""
-_LINKS = 0.6
-"""Minimum share of words in links in a list of links."""
+_LARGEST_PART = 0.4  # maximum share of the prose in a part that its class or id marks as no main text
+_LINKS = 0.6  # minimum share of words in links in a list of links
 _LARGEST_COMMENTS = 0.5
 """Maximum share of the prose in comments on the main text; with more the page is a discussion."""
-_PROSE_WORDS = 10
-"""Minimum words of a paragraph of prose."""
+_PROSE_WORDS = 10  # minimum words of a paragraph of prose
 
 # Elements whose end tag is required: a missing end tag of a paragraph or a list item ends no element.
 _ELEMENTS = frozenset(
@@ -49,17 +43,7 @@ _HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
 _PARAGRAPHS = _HEADINGS | {"p", "li", "dd", "dt", "td", "th", "tr", "hr"}
 _HIDDEN = frozenset(["script", "style", "template", "noscript", "title"])
 _ROLES = frozenset(
-    [
-        "alertdialog",
-        "banner",
-        "complementary",
-        "contentinfo",
-        "dialog",
-        "menu",
-        "menubar",
-        "navigation",
-        "search",
-    ]
+    "alertdialog banner complementary contentinfo dialog menu menubar navigation search".split()  # noqa: SIM905
 )
 _NAMES = re.compile(
     r"(?<![a-z])(?:ads?|advert\w*|[a-z]*banner|breadcrumbs?|byline|consent|cookies?|dialog|[a-z]*footer|gdpr|"
@@ -80,12 +64,9 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff
 class Article(NamedTuple):
     """A page reduced to its main text."""
 
-    html: str
-    """The page without the parts left out."""
-    words: int
-    """Number of words of the whole page."""
-    left_out: int
-    """Number of words left out; 0 if the whole page is kept."""
+    html: str  # the page without the parts left out
+    words: int  # number of words of the whole page
+    left_out: int  # number of words left out; 0 if the whole page is kept
 
 
 def article_of(html: str) -> Article:
@@ -94,7 +75,8 @@ def article_of(html: str) -> Article:
     whole = page.elements[0]
     _weigh(page.elements)
     root = _smallest(page.elements)
-    apart = [each for each in _outermost(page.elements) if root.start <= each.start < root.end]
+    outermost = (each for each in page.elements if each.apart and each.parent and not each.parent.apart)
+    apart = [each for each in outermost if root.start <= each.start < root.end]
     kept = root.words - sum(each.words for each in apart)
     if not whole.words * _LEAST_SHARE <= kept < whole.words:
         return Article(html, whole.words, 0)
@@ -118,25 +100,19 @@ class _Element:
     parent: _Element | None
     named_apart: bool = False
     in_comment: bool = False
-    is_marked: bool = False
-    """In an element that its name marks as no main text, or such an element."""
+    is_marked: bool = False  # in an element that its name marks as no main text, or such an element
     is_main: bool = False
     end: int = 0
     words: int = 0
-    links: int = 0
-    """Words in links."""
-    prose: int = 0
-    """Words in paragraphs of some length, and in code."""
+    links: int = 0  # words in links
+    prose: int = 0  # words in paragraphs of some length, and in code
     own_words: int = 0
     own_prose: int = 0
     headings: int = 0
-    titles: int = 0
-    """Headings of level 1."""
+    titles: int = 0  # headings of level 1
     apart: bool = False
-    kept: int = 0
-    """Words that are not apart."""
-    clean: int = 0
-    """Prose that is not apart."""
+    kept: int = 0  # words that are not apart
+    clean: int = 0  # prose that is not apart
 
 
 def _weigh(elements: Sequence[_Element]) -> None:
@@ -202,10 +178,6 @@ def _with_surroundings(element: _Element, top: _Element) -> _Element:
     return found
 
 
-def _outermost(elements: Sequence[_Element]) -> Iterator[_Element]:
-    return (each for each in elements if each.apart and each.parent and not each.parent.apart)
-
-
 class _Page(HTMLParser):
     """Finds the elements of a page with their places and counts; the first one is the whole page."""
 
@@ -213,8 +185,7 @@ class _Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._lines = [0, *accumulate(len(line) + 1 for line in html.split("\n"))]
         self._html = html
-        self.body = 0
-        """Offset after the head of the page."""
+        self.body = 0  # offset after the head of the page
         self.title: tuple[int, int] | None = None
         """The first heading of level 1 that is in no element apart by name."""
         self.title_words = 0

@@ -43,9 +43,11 @@ OnProgress = Callable[[Progress], Awaitable[None]]
 
 _WORKER = "kb_readers.worker"
 _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
-_READ_BYTES = 4096
-_MOST_BYTES = 1 << 16  # maximum progress data waiting to be processed
 _ERROR_BYTES = 4096
+_THREADS = (
+    "TOKIO_WORKER_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)  # fmt: skip
 _MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
 
 
@@ -92,10 +94,10 @@ async def _read(
             await asyncio.to_thread(known_file.write, msgspec.msgpack.encode(known))
             known_file.seek(0)
         known_fd = None if known is None else known_file.fileno()
-        command = _command(Task(reader, fmt.name, limits, os.getpid(), pipe.writer, known_fd))
+        task = Task(reader, fmt.name, limits, os.getpid(), pipe.writer, known_fd)
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
-                *command,
+                *_command(task),
                 stdin=source,
                 stdout=report,
                 stderr=errors,
@@ -174,18 +176,11 @@ def reader_command(module: str) -> list[str]:
 
 def reader_environment() -> dict[str, str]:
     """Return a minimal environment: the modules of this process, one thread, no writable folder."""
-    nowhere = os.devnull  # not a folder, so that no folder can be made in it
     return {
         "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry),
         "PYTHONUTF8": "1",
-        "HOME": nowhere,
-        "XDG_CACHE_HOME": nowhere,
-        "TMPDIR": nowhere,
-        "TOKIO_WORKER_THREADS": "1",
-        "RAYON_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "OPENCV_FOR_THREADS_NUM": "1",
+        **dict.fromkeys(["HOME", "XDG_CACHE_HOME", "TMPDIR"], os.devnull),  # no folder can be made in it
+        **dict.fromkeys(_THREADS, "1"),
         "MALLOC_ARENA_MAX": "2",  # each arena reserves address space, which the memory limit counts
     }
 
@@ -233,7 +228,6 @@ def open_progress_pipe(most_pages: int) -> Iterator[ProgressPipe]:
         yield pipe
     finally:
         pipe.close_writer()
-        asyncio.get_running_loop().remove_reader(reader)
         os.close(reader)
 
 
@@ -244,17 +238,11 @@ class ProgressPipe:
         self._reader = reader
         self._writer: int | None = writer
         self._most_pages = most_pages
-        self._loop = asyncio.get_running_loop()
-        self._data = b""
-        self._ended = False
         self._counted = False
         self._last = -1
-        self._arrived = asyncio.Event()
-        self._loop.add_reader(reader, self._read)
 
     @property
     def writer(self) -> int:
-        """The child's end."""
         assert self._writer is not None, "it was closed"
         return self._writer
 
@@ -269,12 +257,12 @@ class ProgressPipe:
 
         Raises ExtractionFailed for invalid records, or records that would extend the time limit forever.
         """
-        while len(self._data) < RECORD_BYTES:
-            if self._ended:
+        record = b""
+        while len(record) < RECORD_BYTES:
+            await self._readable()
+            if not (data := os.read(self._reader, RECORD_BYTES - len(record))):
                 return None
-            self._arrived.clear()
-            await self._arrived.wait()
-        record, self._data = self._data[:RECORD_BYTES], self._data[RECORD_BYTES:]
+            record += data
         page = PageBegun.of(record)
         if page == (0, page.pages, 0, 0) and page.pages and not self._counted and self._last < 0:
             self._counted = True
@@ -284,10 +272,10 @@ class ProgressPipe:
         self._last = page.done
         return page
 
-    def _read(self) -> None:
-        data = os.read(self._reader, _READ_BYTES)
-        if not data:
-            self._ended = True
-            self._loop.remove_reader(self._reader)
-        self._data = (self._data + data)[:_MOST_BYTES]
-        self._arrived.set()
+    async def _readable(self) -> None:
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._reader, arrived.set)
+        try:
+            await arrived.wait()
+        finally:
+            loop.remove_reader(self._reader)

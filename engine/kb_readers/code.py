@@ -16,12 +16,11 @@ from tree_sitter import Language, Node, Parser
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.grammars import GRAMMARS
-from kb_readers.markdown import one_line
-from kb_readers.model import Context, Extraction, Page, TextBudget
+from kb_readers.markdown import fenced, one_line
+from kb_readers.model import Context, Extraction, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
-TOP_LEVEL = "Top level"
-"""The heading of code after a definition and outside of all definitions."""
+TOP_LEVEL = "Top level"  # the heading of code after a definition and outside of all definitions
 
 _DEEPEST = 6  # the deepest level of headings
 _LONGEST_NAME = 120
@@ -38,7 +37,6 @@ _WRAPPERS = frozenset(
     """decorated_definition export_statement template_declaration lexical_declaration
     variable_declaration""".split()  # noqa: SIM905 - read as words
 )
-_BACKTICKS = re.compile(r"`{3,}")
 _WORD = re.compile(r"(?!\bend\b)\b\w")
 
 
@@ -65,8 +63,7 @@ def read_code(data: bytes, context: Context) -> Extraction:
         part = f"{_heading(path, is_first=not parts)}{fenced(code, context.format)}"
         budget.spend(part)
         parts.append(part)
-    mime_type = FORMATS[context.format].mime_type
-    return Extraction([Page(None, "\n\n".join(parts))], None, "text_extraction", mime_type)
+    return Extraction.of_text(FORMATS[context.format], "\n\n".join(parts), None)
 
 
 def _pieces(whole: Definition, path: list[str]) -> Iterator[tuple[list[str], int, int]]:
@@ -100,12 +97,6 @@ def _heading(path: list[str], *, is_first: bool) -> str:
     if not path:
         return "" if is_first else f"# {TOP_LEVEL}\n\n"
     return f"{'#' * len(path)} {path[-1]}\n\n"
-
-
-def fenced(code: str, name: str) -> str:
-    """Return the code in a fence that it cannot close; `name` is its language, or empty."""
-    fence = "`" * max(3, *(len(run) + 1 for run in _BACKTICKS.findall(code)), 3)
-    return f"{fence}{name}\n{code}\n{fence}"
 
 
 def _definitions(root: Node, source: bytes) -> list[Definition]:

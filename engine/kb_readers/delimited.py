@@ -12,17 +12,19 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from io import StringIO
 from itertools import islice
+
+from msgspec.structs import replace
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import unsafe
 from kb_readers.markdown import escaped, one_line, table_row, table_rule
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Page, TextBudget
+from kb_readers.model import DEFAULT_LIMITS, Extraction, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
-MOST_COLUMNS = 16_384
-"""Maximum columns of a row; the same as for workbooks."""
+MOST_COLUMNS = 16_384  # maximum columns of a row; the same as for workbooks
 
 _FORMAT = FORMATS["csv"]
 _SEPARATORS = "\t;|,"
@@ -44,13 +46,8 @@ def read_delimited(data: bytes) -> Extraction:
     for line in _lines(text, widths):
         budget.spend(line)
         lines.append(line)
-    return Extraction(
-        [Page(None, "\n".join(lines).strip())],
-        None,
-        "text_extraction",
-        _FORMAT.mime_type,
-        columns=max(widths, default=None),
-    )
+    extraction = Extraction.of_text(_FORMAT, "\n".join(lines).strip(), None)
+    return replace(extraction, columns=max(widths, default=None))
 
 
 def separator_of(text: str) -> str | None:
@@ -70,15 +67,11 @@ def _rows(text: str, separator: str) -> Iterator[Sequence[str]]:
 
     Linear: a line after an open mark opens none itself, unless it closes that one.
     """
+    reading = partial(csv.reader, delimiter=separator, skipinitialspace=True)
     lines = list(StringIO(text, newline=""))
     start = 0
     while start < len(lines):
-        reader = csv.reader(
-            map(lines.__getitem__, range(start, len(lines))),
-            delimiter=separator,
-            skipinitialspace=True,
-            strict=True,
-        )
+        reader = reading(map(lines.__getitem__, range(start, len(lines))), strict=True)
         read = 0
         try:
             for row in reader:
@@ -88,12 +81,7 @@ def _rows(text: str, separator: str) -> Iterator[Sequence[str]]:
         except csv.Error:
             is_whole = reader.line_num == read + 1  # characters after a closing mark
             start += read
-        yield from csv.reader(
-            [lines[start]],
-            delimiter=separator,
-            skipinitialspace=True,
-            quoting=csv.QUOTE_MINIMAL if is_whole else csv.QUOTE_NONE,
-        )
+        yield from reading([lines[start]], quoting=csv.QUOTE_MINIMAL if is_whole else csv.QUOTE_NONE)
         start += 1
 
 

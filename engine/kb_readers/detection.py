@@ -25,6 +25,7 @@ import webencodings
 LEAST_BYTES = 200
 """Minimum size of a text whose encoding is detected; shorter texts look alike in many encodings."""
 
+_DETECTORS = ("charset_normalizer", "py3langid")
 _SAMPLE_BYTES = 1 << 15
 _MOST_CHAOS = 0.1
 _LEAST_GAP = 0.1  # of coherence less chaos, between the best text and the next
@@ -79,7 +80,7 @@ def detect(data: bytes) -> str | None:
     """
     if len(data) >= LEAST_BYTES and b"\0" in data:
         return _wide(data)
-    if len(data) < LEAST_BYTES or _is_damaged_utf8(data) or not _detectors_installed():
+    if len(data) < LEAST_BYTES or _is_damaged_utf8(data) or not all(map(find_spec, _DETECTORS)):
         return None
     sample = _sample(data)
     found = {text for text in (_text_by_frequency(sample), _text_by_alphabet(sample)) if text is not None}
@@ -177,10 +178,6 @@ def _fits_its_language(text: str) -> bool:
     alphabet = _ALPHABETS.get(language, frozenset())
     fit = sum(letter in alphabet for letter in letters) / len(letters)
     return float(probability) >= _LEAST_PROBABILITY and fit >= _LEAST_FIT
-
-
-def _detectors_installed() -> bool:
-    return all(find_spec(package) is not None for package in ("charset_normalizer", "py3langid"))
 
 
 @cache

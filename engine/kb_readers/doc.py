@@ -26,12 +26,10 @@ from kb_readers.ole import Compound, reading
 
 _FORMAT = FORMATS["doc"]
 _MAGIC = frozenset([0xA5EC, 0xA5DC])
-_WORD_97 = 193
-"""First version of the file format with Unicode, and with a table of pieces in each file."""
+_WORD_97 = 193  # first version of the file format with Unicode, and with a table of pieces in each file
 _IS_COMPLEX, _IS_ENCRYPTED, _HAS_TABLE_1 = 0x0004, 0x0100, 0x0200
 _LENGTHS_6, _LENGTHS_97 = 0x34, 0x4C
-_STYLES, _CHARACTERS, _PARAGRAPHS, _PIECES = 1, 12, 13, 33
-"""Numbers of structures in the header of the file."""
+_STYLES, _CHARACTERS, _PARAGRAPHS, _PIECES = 1, 12, 13, 33  # numbers of structures in the header of the file
 _IS_COMPRESSED = 1 << 30
 _PAGE_BYTES = 512
 _MOST_BASES = 20
@@ -60,8 +58,7 @@ class _Piece(NamedTuple):
     start: int
     end: int
     offset: int
-    width: int
-    """Bytes of a character: 1 for Windows 1252, 2 for UTF-16."""
+    width: int  # bytes of a character: 1 for Windows 1252, 2 for UTF-16
 
 
 class _Run(NamedTuple):
@@ -127,7 +124,6 @@ class _Document:
         self._deleted_ends = [run.end for run in self._deleted]
 
     def text(self) -> str:
-        """Return the whole text."""
         ends = list(accumulate((max(0, length) for length in self._lengths), initial=0))
         stories = [self._story(start, end) for start, end in pairwise(ends)]
         body, footnotes, margins, _macros, _comments, endnotes, boxes, boxes_of_margins = stories
@@ -140,7 +136,6 @@ class _Document:
         return "\n\n".join(parts)
 
     def _story(self, start: int, end: int) -> list[str]:
-        """Return the blocks of the characters from `start` to `end`."""
         blocks = Blocks(_FORMAT.label)
         hidden: list[bool] = []  # for each open field, true in its instruction
         hidden_fields = 0

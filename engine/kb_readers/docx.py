@@ -99,17 +99,13 @@ def _embedded(name: str, data: bytes) -> str:
     return _EMBEDDED[extension](data).replace("\0", "").strip()
 
 
-def _text_of_page(data: bytes) -> str:
-    return read_html(data).pages[0].text
-
-
 def _plain_text(data: bytes) -> str:
     lines = read_text(data, PLAIN_TEXT).pages[0].text.strip().splitlines()
     return "\n".join(map(escaped, lines))
 
 
 _EMBEDDED: dict[str, Callable[[bytes], str]] = {
-    **dict.fromkeys(["html", "htm", "xhtml"], _text_of_page),
+    **dict.fromkeys(["html", "htm", "xhtml"], lambda data: read_html(data).pages[0].text),
     **dict.fromkeys(["mht", "mhtml"], body_of),  # a page saved with its resources, in the format of a mail
     "txt": _plain_text,
 }
@@ -190,16 +186,12 @@ class _Paragraph(LinearText):
     level: int | None = None
     list_id: str | None = None
     depth: int | None = None
-    has_removed: bool = False
-    """True if a tracked change removed text of the paragraph, or its end."""
-    chosen: str = ""
-    """The selected entry of the open drop-down field."""
-    begin: int = 0
-    """Start of the displayed text of the field, in `parts`."""
+    has_removed: bool = False  # true if a tracked change removed text of the paragraph, or its end
+    chosen: str = ""  # the selected entry of the open drop-down field
+    begin: int = 0  # start of the displayed text of the field, in `parts`
 
 
-_Row: TypeAlias = list[tuple[str, int]]
-"""Cells, each with its column span."""
+_Row: TypeAlias = list[tuple[str, int]]  # cells, each with its column span
 
 
 class _Text(Handler):

@@ -28,10 +28,8 @@ class _Level:
 
     format: str = "decimal"
     start: int = 1
-    text: str = ""
-    """With placeholders: `%1` is the number of the outermost depth."""
-    is_legal: bool = False
-    """True if all numbers in it are decimal, regardless of the formats of their depths."""
+    text: str = ""  # with placeholders: `%1` is the number of the outermost depth
+    is_legal: bool = False  # true if all numbers in it are decimal, regardless of the formats of their depths
 
 
 class Numbering(Handler):

@@ -29,10 +29,8 @@ class ExtractionFailed(Exception):
 
 
 def too_much_text(most_bytes: int) -> ExtractionFailed:
-    return ExtractionFailed(
-        "extraction_failed",
-        f"The file holds more than {most_bytes:,} bytes of text. Split it and add the parts.",
-    )
+    why = f"The file holds more than {most_bytes:,} bytes of text. Split it and add the parts."
+    return ExtractionFailed("extraction_failed", why)
 
 
 def too_much_memory(most_bytes: int) -> ExtractionFailed:
@@ -44,24 +42,18 @@ def too_much_memory(most_bytes: int) -> ExtractionFailed:
 
 
 def too_long(most_seconds: float) -> ExtractionFailed:
-    return ExtractionFailed(
-        "extraction_timeout",
-        f"Reading the file took more than {most_seconds:g} seconds. Split it and add the parts.",
-    )
+    why = f"Reading the file took more than {most_seconds:g} seconds. Split it and add the parts."
+    return ExtractionFailed("extraction_timeout", why)
 
 
 def unsafe(label: str, reason: str) -> ExtractionFailed:
-    return ExtractionFailed(
-        "extraction_failed",
-        f"The {label} file holds more than is safe to read ({reason}). Split it and add the parts.",
-    )
+    why = f"The {label} file holds more than is safe to read ({reason}). Split it and add the parts."
+    return ExtractionFailed("extraction_failed", why)
 
 
 def locked(label: str) -> ExtractionFailed:
-    return ExtractionFailed(
-        "file_encrypted",
-        f"The {label} file is locked with a password. Save it without one and send it again.",
-    )
+    why = f"The {label} file is locked with a password. Save it without one and send it again."
+    return ExtractionFailed("file_encrypted", why)
 
 
 def damaged(label: str, reason: str) -> ExtractionFailed:

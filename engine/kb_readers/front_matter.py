@@ -15,8 +15,7 @@ import yaml
 LARGEST = 65_536
 """Maximum number of characters between the two lines of dashes; longer front matter counts as text."""
 
-NOTHING = ("null", "~")
-"""Texts of YAML for no value."""
+NOTHING = ("null", "~")  # texts of YAML for no value
 
 _DEEPEST = 16
 _FENCES = re.compile(r"(?ms)---[ \t]*\r?\n(.*?)(?:^|\r?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
@@ -60,7 +59,6 @@ def members_of(text: str) -> dict[str, Any]:
 
 
 def title_in(text: str) -> str | None:
-    """Return the title in the front matter of a text, or None."""
     try:
         title = members_of(text).get("title")
     except NoMapping:

@@ -11,7 +11,7 @@ import sys
 from html.parser import HTMLParser
 
 from kb_readers.failures import ExtractionFailed
-from kb_readers.markdown import escaped, table_row, table_rule, title_of
+from kb_readers.markdown import escaped, fenced, table_row, table_rule, title_of
 from kb_readers.model import Extraction, Page
 from kb_readers.text import codec_named, declared_label, decode, encoding_by_mark
 
@@ -23,17 +23,9 @@ _LARGEST_SPAN = 1_000
 # As in browsers: Latin 1 and ASCII mean Windows 1252, East Asian encodings include the characters added to
 # them later, and a declaration of UTF-16, itself readable as ASCII, is wrong.
 _READ_AS = {
-    "iso8859-1": "cp1252",
-    "ascii": "cp1252",
-    "big5": "big5hkscs",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "shift_jis": "cp932",
-    "euc_kr": "cp949",
-    "utf-16": "utf-8",
-    "utf-16-le": "utf-8",
-    "utf-16-be": "utf-8",
-}
+    "iso8859-1": "cp1252", "ascii": "cp1252", "big5": "big5hkscs", "gb2312": "gb18030", "gbk": "gb18030",
+    "shift_jis": "cp932", "euc_kr": "cp949", "utf-16": "utf-8", "utf-16-le": "utf-8", "utf-16-be": "utf-8",
+}  # fmt: skip
 _TAKEN = frozenset(
     ["utf-8", "cp1252", "gb18030", "big5hkscs", "cp932", "euc_jp"]
     + ["iso2022_jp", "cp949", "koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "cp866", "cp874", "tis-620"]
@@ -59,7 +51,6 @@ _LAYOUT = _ROW_GROUPS | frozenset(["pre", "blockquote", "hr", "section", "articl
 
 # End tags with attributes, which end scripts and styles too.
 _RAW_END = re.compile(r"</(script|style|noscript)[\s/][^<>]*>", re.IGNORECASE)
-_BACKTICKS = re.compile(r"`{3,}")
 # A single letter may be a power. Several letters, and the excluded ones, belong to an ordinal or an
 # abbreviation: 21st, XXe, no.
 _EXPONENT = re.compile(r"[\d+\-\N{MINUS SIGN}]|(?![aeorAEOR])[^\W\d_](?![^\W\d_])")
@@ -288,8 +279,7 @@ class _Document(HTMLParser):
         if not raw or raw.isspace():
             return
         if self._pre:
-            fence = "`" * (max((len(run) for run in _BACKTICKS.findall(raw)), default=2) + 1)
-            self._append(f"{fence}\n{raw.strip(chr(10))}\n{fence}")
+            self._append(fenced(raw.strip("\n")))
             return
         lines = [" ".join(line.split()) for line in raw.split("\n") if line and not line.isspace()]
         if self._level:

@@ -19,8 +19,7 @@ class LinearText:
     """The text of one paragraph, built run by run."""
 
     parts: list[str] = field(default_factory=list)
-    raised: bool = False
-    """True if the open run is a superscript."""
+    raised: bool = False  # true if the open run is a superscript
     _was_raised: bool = False  # of the previous text
     _terms: list[int] = field(default_factory=list)  # index of the prefix of each open term, in `parts`
 

@@ -29,8 +29,7 @@ _FORMAT = FORMATS["eml"]
 _HEADERS = ("From", "To", "Cc", "Date")
 _LONGEST_HEADER = 1_000
 _DEEPEST = 100
-_MOST_MESSAGES = 1_000
-"""Maximum number of messages within a message that are read."""
+_MOST_MESSAGES = 1_000  # maximum number of messages within a message that are read
 
 _TEXTS = frozenset(["text/plain", "text/html", "text/rfc822-headers"])
 _PAGES = frozenset(["text/html", "application/xhtml+xml"])
@@ -49,8 +48,7 @@ _TIMES, _MORE = 3, 50
 
 _UNQUOTED = re.compile(r"(;\s*boundary\s*=\s*)([^\s\";]+)", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
-_ESCAPE = b"\x1b"
-"""Begins the other characters of a seven-bit encoding."""
+_ESCAPE = b"\x1b"  # begins the other characters of a seven-bit encoding
 
 _OF_MAIL_ALONE = frozenset(
     """utf-7 utf-16 utf-16-le utf-16-be utf-32 utf-32-le utf-32-be iso2022_kr hz

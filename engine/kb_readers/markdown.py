@@ -22,6 +22,7 @@ _BAR = "\\|"
 
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 _EMPHASIS = re.compile(r"\*\*|`")
+_BACKTICKS = re.compile(r"`{3,}")
 
 
 def escaped(line: str) -> str:
@@ -33,6 +34,12 @@ def escaped(line: str) -> str:
 def one_line(text: str) -> str:
     """Collapse white space to single spaces."""
     return " ".join(text.split())
+
+
+def fenced(code: str, language: str = "") -> str:
+    """Return the code in a fence that it cannot close."""
+    fence = "`" * (max(map(len, _BACKTICKS.findall(code)), default=2) + 1)
+    return f"{fence}{language}\n{code}\n{fence}"
 
 
 def table_row(cells: Sequence[str]) -> str:

@@ -27,18 +27,15 @@ PLAIN_TEXT = "text/plain"
 _PLAIN = frozenset(each.mime_type for each in FORMATS.values() if each.is_plain)
 
 _RECORD = struct.Struct("<4I")
-RECORD_BYTES = _RECORD.size
-"""Size of a progress record of the child."""
+RECORD_BYTES = _RECORD.size  # size of a progress record of the child
 
 
 class Page(msgspec.Struct, frozen=True):
     """The text of one page, without NUL characters; may be empty."""
 
-    number: int | None
-    """From 1, or None if the format has no pages."""
+    number: int | None  # from 1, or None if the format has no pages
     text: str
-    notes: str = ""
-    """Text of form fields and annotations; `text` ends with it."""
+    notes: str = ""  # text of form fields and annotations; `text` ends with it
 
     @classmethod
     def of(cls, number: int | None, body: str, notes: str) -> Page:
@@ -55,23 +52,16 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
     """The text of one file, page by page, in reading order."""
 
     pages: list[Page]
-    title: str | None
-    """The declared title of the file, or its first heading of level 1."""
+    title: str | None  # the declared title of the file, or its first heading of level 1
     method: Method
-    mime_type: str
-    """The MIME type of the file."""
-    remark: str | None = None
-    """A message for users about content that was not read, and the reason."""
-    encoding: str | None = None
-    """The label of the encoding, if it was detected."""
-    columns: int | None = None
-    """The most columns of a table whose separator was detected."""
+    mime_type: str  # the MIME type of the file
+    remark: str | None = None  # a message for users about content that was not read, and the reason
+    encoding: str | None = None  # the label of the encoding, if it was detected
+    columns: int | None = None  # the most columns of a table whose separator was detected
     ocr_confidences: dict[int, float] = {}
     """The recognizer's confidence (0 to 1) in the text of each page read by OCR."""
-    left_out: list[str] = []
-    """Names of parts that were not read."""
-    is_note: bool = False
-    """True for the text of a note, which was not read from a file."""
+    left_out: list[str] = []  # names of parts that were not read
+    is_note: bool = False  # true for the text of a note, which was not read from a file
 
     @classmethod
     def of_note(cls, text: str) -> Extraction:
@@ -102,7 +92,6 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
         return self.mime_type not in _PLAIN
 
     def with_remark(self, remark: str) -> Extraction:
-        """Return a copy with a further remark."""
         return replace(self, remark=" ".join(filter(None, [self.remark, remark])))
 
     def within(self, limits: Limits) -> Extraction:
@@ -146,21 +135,15 @@ class Limits(msgspec.Struct, frozen=True):
     Twenty times the need of sound files: a small file that takes longer leads its reader in circles.
     """
     cpu_bytes: int = 5_000
-    ocr_seconds: float = 4 * 3600.0
-    """Time for all OCR pages of one file."""
-    ocr_pages: int = 500
-    """Maximum number of OCR pages of one file."""
-    memory_bytes: int = 2 << 30
-    """Maximum address space of a reader, including its programs (about 200 MB)."""
+    ocr_seconds: float = 4 * 3600.0  # time for all OCR pages of one file
+    ocr_pages: int = 500  # maximum number of OCR pages of one file
+    memory_bytes: int = 2 << 30  # maximum address space of a reader, including its programs (about 200 MB)
     least_memory_bytes: int = LEAST_MEMORY
     """Address space of a reader for an empty file; each byte of the file adds `memory_a_byte`."""
     memory_a_byte: int = 64
-    ocr_memory_bytes: int = OCR_MEMORY
-    """Address space of an OCR reader, independent of the size of the file."""
-    text_bytes: int = 64 << 20
-    """Maximum extracted text of a whole file, in bytes of UTF-8."""
-    sandbox: Sandboxing = "auto"
-    """Use of the sandbox."""
+    ocr_memory_bytes: int = OCR_MEMORY  # address space of an OCR reader, independent of the size of the file
+    text_bytes: int = 64 << 20  # maximum extracted text of a whole file, in bytes of UTF-8
+    sandbox: Sandboxing = "auto"  # use of the sandbox
 
     def memory_for(self, reader: Reader, size: int) -> int:
         """Return the address space, in bytes, of a process that reads a file of `size` bytes."""
@@ -209,28 +192,20 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     """The task of a child; the file is its standard input."""
 
     reader: Reader
-    format: str
-    """The name of the file's format."""
+    format: str  # the name of the file's format
     limits: Limits
-    parent: int
-    """Process id of the parent; the child exits without it."""
-    progress_fd: int
-    """The file descriptor for progress."""
-    known_fd: int | None = None
-    """The file descriptor of the extraction to complete, or None."""
+    parent: int  # process id of the parent; the child exits without it
+    progress_fd: int  # the file descriptor for progress
+    known_fd: int | None = None  # the file descriptor of the extraction to complete, or None
 
 
 class PageBegun(NamedTuple):
     """A page whose OCR begins."""
 
-    number: int
-    """Page number, from 1."""
-    pages: int
-    """Number of pages of the file."""
-    done: int
-    """OCR pages finished before."""
-    wanted: int
-    """OCR pages in total."""
+    number: int  # page number, from 1
+    pages: int  # number of pages of the file
+    done: int  # OCR pages finished before
+    wanted: int  # OCR pages in total
 
     @property
     def record(self) -> bytes:
@@ -252,8 +227,7 @@ class PagesCounted(NamedTuple):
         return PageBegun(0, self.pages, 0, 0).record
 
 
-Progress: TypeAlias = PagesCounted | PageBegun
-"""Progress of a child."""
+Progress: TypeAlias = PagesCounted | PageBegun  # progress of a child
 
 
 class Context(NamedTuple):
@@ -262,8 +236,7 @@ class Context(NamedTuple):
     format: str
     limits: Limits
     report_progress: Callable[[Progress], None] = lambda _progress: None
-    known: Extraction | None = None
-    """The result of an earlier reader of the same file."""
+    known: Extraction | None = None  # the result of an earlier reader of the same file
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.code import fenced
 from kb_readers.failures import damaged, unsafe
-from kb_readers.markdown import given_title, title_of
+from kb_readers.markdown import fenced, given_title, title_of
 from kb_readers.model import Extraction, TextBudget
 from kb_readers.text import decode, encoding_by_mark
 
@@ -60,7 +59,7 @@ def _parts(cell: dict[str, Any], language: str) -> Iterator[str]:
         if name := _text(output, "ename"):
             text = f"{name}: {_text(output, 'evalue')}"
         if text.strip():
-            yield fenced(_COLOURS.sub("", text).strip("\n"), "")
+            yield fenced(_COLOURS.sub("", text).strip("\n"))
 
 
 def _object(value: dict[str, Any], name: str) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from kb_readers.model import Context, Extraction, Page, TextBudget
 from kb_readers.xml_files import Archive, Attributes, Handler, value_of
 
 _DEEPEST = 6
-_MOST_REPEATS = 1_000
-"""Maximum repetitions of a cell or row with text."""
+_MOST_REPEATS = 1_000  # maximum repetitions of a cell or row with text
 _MOST_CELLS = 1_000_000
 _MOST_COLUMNS = 16_384
 _SKIPPED = frozenset(["tracked-changes", "annotation", "forms", "settings", "sequence-decls"])
@@ -146,7 +145,6 @@ class _Content(Handler):
         self._skipped = self._notes = 0
 
     def finished(self) -> list[Page]:
-        """Return the pages of the complete file."""
         if self._fmt.name != "odp":
             self._end_page(None)
         return self._pages

@@ -156,7 +156,6 @@ def open_pdf(data: bytes) -> Iterator[Any]:
 
 
 def declared_title(document: Any) -> str | None:
-    """Return the title in the metadata, or None."""
     try:
         return given_title(document.get_metadata_value("Title"))
     except UnicodeDecodeError:
@@ -225,8 +224,7 @@ class _Read(NamedTuple):
 
     lines: list[Line]
     notes: str
-    is_bare: bool
-    """True if the page shows nothing."""
+    is_bare: bool  # true if the page shows nothing
 
 
 def _read(document: Any, index: int) -> _Read:
@@ -252,8 +250,7 @@ class _Body(NamedTuple):
     """The type of most of the text."""
 
     size: float
-    has_bold_headings: bool
-    """True if bold type is rare enough to mark headings."""
+    has_bold_headings: bool  # true if bold type is rare enough to mark headings
 
     @classmethod
     def of(cls, lines: Iterable[Line]) -> _Body:

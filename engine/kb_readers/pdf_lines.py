@@ -46,11 +46,9 @@ class Line(NamedTuple):
     They are negative along a line of right-to-left script, so that they grow in reading direction.
     """
 
-    cells: list[str]
-    """Its text, split at wide gaps."""
+    cells: list[str]  # its text, split at wide gaps
     size: float
-    turn: int
-    """Direction in degrees, as displayed: 0 if it is level, from left to right."""
+    turn: int  # direction in degrees, as displayed: 0 if it is level, from left to right
     left: float
     right: float
     first_base: float

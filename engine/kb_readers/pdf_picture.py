@@ -25,10 +25,8 @@ from kb_readers.model import Context, Picture
 from kb_readers.pdf import open_pdf
 from kb_readers.pdf_lines import logical_numbers
 
-MOST_PIXELS = 2_000_000
-"""Maximum size of a picture: an A4 page has 1,190 by 1,680 pixels."""
-LONGEST_SIDE = 4_000
-"""Maximum side of a picture, in pixels."""
+MOST_PIXELS = 2_000_000  # maximum size of a picture: an A4 page has 1,190 by 1,680 pixels
+LONGEST_SIDE = 4_000  # maximum side of a picture, in pixels
 _FINEST = 3.0  # maximum scale, in pixels a point: that of small pages
 _RUN = 24  # letters and digits; a shorter passage is compared whole
 _MOST_CHARS = 100_000  # compared on one page

@@ -20,8 +20,7 @@ from typing import Any
 import pypdfium2
 from pypdfium2 import raw
 
-_MOST_INFLATED_BYTES = 256 << 20
-"""Limit for all content streams together; streams beyond it count as sound."""
+_MOST_INFLATED_BYTES = 256 << 20  # limit for all content streams together; streams beyond it count as sound
 _INFLATED_BYTES = 1 << 18  # at a time
 
 _FLATE = re.compile(rb"/Fl(?:ateDecode)?[\s/>\]]")
@@ -65,13 +64,10 @@ def damaged_pages(document: Any, data: bytes) -> list[int]:
 
 
 class _State(Enum):
-    SOUND = auto()
-    """Complete, with a matching checksum."""
-    UNPROVEN = auto()
-    """Inflatable, but truncated or with another checksum."""
+    SOUND = auto()  # complete, with a matching checksum
+    UNPROVEN = auto()  # inflatable, but truncated or with another checksum
     BROKEN = auto()
-    UNKNOWN = auto()
-    """Without a checksum, or not examined."""
+    UNKNOWN = auto()  # without a checksum, or not examined
 
 
 class _Objects:

@@ -30,11 +30,9 @@ _USER_EDIT, _PLACES = 0x0FF5, 0x1772
 _SLIDE_ATOM, _SLIDE_PLACE, _SLIDE_INFO, _OUTLINE = 0x03EF, 0x03F3, 0x03F9, 0x0FF0
 _SHAPE_KIND, _TEXT_KIND, _TEXT_REFERENCE, _WIDE_TEXT, _NARROW_TEXT = 0x0BC3, 0x0F9F, 0x0F9E, 0x0FA0, 0x0FA8
 _OF_SLIDES, _OF_NOTES = 0, 2  # instances of an outline
-_TITLES = frozenset([0, 6])
-"""Kinds of text."""
+_TITLES = frozenset([0, 6])  # kinds of text
 _TITLE_SHAPES = frozenset([13, 15, 17])
-_FIELDS: tuple[list[str], ...] = [], ["*"]
-"""Texts of a page of notes with a date or a page number."""
+_FIELDS: tuple[list[str], ...] = [], ["*"]  # texts of a page of notes with a date or a page number
 _IS_HIDDEN = 0x0004
 
 
@@ -55,10 +53,8 @@ class _Text(NamedTuple):
 class _Slide:
     """A slide or a page of notes, as an outline lists it."""
 
-    place: int
-    """Number in the directory of the file."""
-    number: int
-    """Number by which slides refer to notes."""
+    place: int  # number in the directory of the file
+    number: int  # number by which slides refer to notes
     outline: list[_Text] = field(default_factory=list)
     texts: list[_Text] = field(default_factory=list)
     notes: int = 0

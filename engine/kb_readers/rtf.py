@@ -107,8 +107,7 @@ class _Story:
 
     blocks: Blocks = field(default_factory=lambda: Blocks(_FORMAT.label))
     line: LinearText = field(default_factory=LinearText)
-    mark: str = ""
-    """The bullet or number of the open paragraph."""
+    mark: str = ""  # the bullet or number of the open paragraph
 
 
 @dataclass
@@ -118,13 +117,11 @@ class _Group:
     story: _Story
     takes: str = "text"
     """The destination of its text: "text", "html", an entry of `_TABLES`, or "" if it is skipped."""
-    name: str = ""
-    """The destination that the group begins."""
+    name: str = ""  # the destination that the group begins
     is_new: bool = False
     """True up to its first word, which may begin a destination that older programs ignore."""
     is_optional: bool = False
-    fallback: int = 1
-    """Number of characters that replace a Unicode character in older programs."""
+    fallback: int = 1  # number of characters that replace a Unicode character in older programs
     codec: str = "cp1252"
     font: str = ""
     style: int = 0
@@ -171,7 +168,6 @@ class _Reading:
         return "\n\n".join(parts).replace("\0", "")
 
     def run(self) -> None:
-        """Read all tokens."""
         for token in self._tokens():
             if text := token["text"]:
                 self._add(text)
@@ -321,11 +317,8 @@ class _Reading:
             self._ignored -= 1
         elif mark in _MARKS:
             self._flush()
-            self._put_if_text(_MARKS[mark])
-
-    def _put_if_text(self, text: str) -> None:
-        if self._group.takes:
-            self._put(text)
+            if self._group.takes:
+                self._put(_MARKS[mark])
 
     def _take(self, word: str, number: int | None) -> None:
         if word == "u" and number is not None:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 _RULE = re.compile(r"^[|:\- \t\r]++$", re.MULTILINE)
 _NO_ROW = re.compile(r"^[^|\n]*+$", re.MULTILINE)
 _BAR = re.compile(r"(?<!\\)\|")
-_LONGEST_COLUMNS = 400
-"""Maximum length of the names in a header row, in characters."""
+_LONGEST_COLUMNS = 400  # maximum length of the names in a header row, in characters
 _FARTHEST = 16_000
 """Maximum distance from the beginning of a row to a place whose column is counted, in characters."""
 
@@ -22,8 +21,7 @@ class Table(NamedTuple):
     """A table of a page, including its header row."""
 
     start: int
-    rule: int
-    """Start of the line below the header row."""
+    rule: int  # start of the line below the header row
     end: int
 
 
@@ -42,7 +40,6 @@ def tables_in(text: str) -> Iterator[Table]:
 
 
 def table_at(tables: Sequence[Table], place: int) -> Table | None:
-    """Return the table at a place, or None."""
     last = bisect_right(tables, place, key=lambda table: table.start) - 1
     return tables[last] if last >= 0 and place < tables[last].end else None
 

@@ -22,8 +22,7 @@ from kb_readers.xml_files import Attributes, Handler, Package, reference
 Formatter: TypeAlias = Callable[[str], str]
 """Formats a number from the file for display; raises ValueError for invalid numbers."""
 
-MOST_CELLS = 1_000_000
-"""Maximum number of non-empty cells of a workbook."""
+MOST_CELLS = 1_000_000  # maximum number of non-empty cells of a workbook
 
 _FORMAT = FORMATS["xlsx"]
 _MOST_COLUMNS = 16_384
@@ -319,8 +318,7 @@ def plain(raw: str) -> str:
 class _Section(NamedTuple):
     """A section of a format code: its runs of digits, and the literals before, between and after them."""
 
-    literals: list[str]
-    """One more than the runs of digits."""
+    literals: list[str]  # one more than the runs of digits
     digits: list[str]
 
     @property

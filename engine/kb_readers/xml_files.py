@@ -59,7 +59,6 @@ class Handler:
 
 
 def local_name(name: str) -> str:
-    """Return a name without its namespace."""
     return name.rpartition(" ")[2]
 
 
@@ -108,7 +107,6 @@ class Archive:
         self._members = {each.filename.lower(): each for each in self._archive.infolist()}
 
     def holds(self, part: str) -> bool:
-        """True if the part exists."""
         return part.lower() in self._members
 
     def read(self, part: str) -> bytes:
@@ -182,8 +180,7 @@ class Package(Archive):
             raise ExtractionFailed(
                 "file_corrupt", f"The file is no {self._label}, although its name says so."
             )
-        self.main = main
-        """The name of the main part."""
+        self.main = main  # the name of the main part
 
     def relationships(self, part: str) -> dict[str, Relationship]:
         """Return the internal relationships of a part by id; "" is the package itself."""
@@ -208,8 +205,7 @@ class Package(Archive):
 class Relationship(NamedTuple):
     """A reference from a part to another part."""
 
-    kind: str
-    """The last word of its type, as in "slide"."""
+    kind: str  # the last word of its type, as in "slide"
     part: str
 
 

@@ -70,16 +70,19 @@ class StartupReport(Report, frozen=True, kw_only=True):
 
 
 def run(
-    *, rounds: Annotated[int, Option("number of rounds")] = 7, note: Callable[[str], None] = print
+    *,
+    rounds: Annotated[int, Option("number of rounds")] = 7,
+    warm: Annotated[int, Option("turns before them that do not count", 0)] = 1,
+    note: Callable[[str], None] = print,
 ) -> StartupReport:
-    """Measure in turns; the first turn fills the caches of the disk and does not count."""
+    """Measure in turns; the first one fills the caches of the disk."""
     report = StartupReport(seconds={case: [] for case in _CASES})
     ask = json.dumps(_INITIALIZE).encode() + b"\n"
     search = ask + json.dumps(_SEARCHED).encode() + b"\n"
     with _data_folder() as home, tempfile.NamedTemporaryFile(suffix=".txt") as text:
         text.write((b"All work and no play makes a dull text. " * (_FILE_BYTES // 40 + 1))[:_FILE_BYTES])
         text.flush()
-        for turn in range(rounds + 1):
+        for turn in range(1 - warm, rounds + 1):
             for case, arguments in _CASES.items():
                 command = [sys.executable, *(text.name if each == "FILE" else each for each in arguments)]
                 started = time.perf_counter()
@@ -107,7 +110,7 @@ def run(
                     process.stdin.close()
                 if not good:
                     raise RuntimeError(f"{command} does not start")
-                if turn:
+                if turn > 0:
                     report.seconds[case].append(round(taken, 4))
             note(f"turn {turn} of {rounds}")
     return report

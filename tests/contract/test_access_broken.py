@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +20,6 @@ from kb_engine.api.engine import StateApi
 from kb_engine.index.embedded import selection
 from kb_engine.store.repository import collections, documents, jobs, search, sources, versions
 from kb_engine.store.repository.transaction import Read
-from kb_engine.store.store import Store
 from tests.contract.test_access import ATTEMPTS, Pair, each_as_built, try_all
 from tests.support.twins import REACHES
 
@@ -69,10 +69,8 @@ def status_of_all() -> AbstractContextManager[Any]:
 
 
 def searched_by_all() -> AbstractContextManager[Any]:
-    async def search(self: Any, query: Any, vector: Any = None) -> Any:
-        return await self._find(query, vector)
-
-    return patch.object(Store, "search", search)
+    whole = search_api.selection_of
+    return patch.object(search_api, "selection_of", lambda request: replace(whole(request), reach=None))
 
 
 def for_anybody(name: str) -> Breach:

@@ -8,15 +8,14 @@ import pytest
 
 from kb_contracts.api.operations import OPERATIONS
 from tests.contract.access_matrix import PAGE, TRIES, rows, written
-from tests.support.engines import engine, simulator
+from tests.support.engines import engine
 
 
 @pytest.mark.process
 @pytest.mark.requirement("R44", "R47", "R49")
-@pytest.mark.parametrize("kind", ["engine", "simulator"])
-def test_the_page_lists_the_rights_that_each_operation_needs(kind: str, tmp_path: Path) -> None:
+def test_the_page_lists_the_rights_that_each_operation_needs(tmp_path: Path) -> None:
     """If this fails, write the tables again: `python -m tests.contract.access_matrix`."""
-    with engine(tmp_path) if kind == "engine" else simulator() as url:
+    with engine(tmp_path) as url:
         found = list(rows(url))
     assert TRIES.keys() == {each.id for each in OPERATIONS if not each.public}
     page = PAGE.read_text("utf-8")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -31,10 +32,9 @@ from kb_verify.report import html
 from kb_verify.run import SUITE
 from tests.contract.conftest import kb_verify
 from tests.mutation.mutants import MUTANTS
+from tests.support.commands import ended
 from tests.support.engines import API_KEY, engine, simulator
-from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
-from tests.support.stack import Process
 
 pytestmark = pytest.mark.process
 
@@ -205,30 +205,14 @@ def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
     assert "--report" in done.stderr  # the check of the base has passed
 
 
-def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) -> None:
-    """Run as a command, on a base that may be erased. Jobs that end at once could not be cancelled."""
-    process = Process.start(
-        "-m",
-        "kb_cli.main",
-        "sim",
-        "--port",
-        "0",
-        "--jobs",
-        "seconds:5",
-        KB_API_KEY=API_KEY,
-        KB_KEEP_ORIGINALS="true",
-    )
-    try:
-        line = eventually(process.output, lambda text: "\n" in text, what="the ready line")
-        url = line.split()[2].rstrip(",")
-        with httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
-        ) as http:
-            http.post("/api/v1/jobs", json={"text": "granite"}).raise_for_status()
-            done = kb_verify(url, "--quick", "--erase", cwd=tmp_path)
-            assert http.get("/api/v1/documents").json()["total"] == 0
-    finally:
-        assert process.stop() == 0
+def test_a_base_that_is_not_empty_is_erased_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One module of the suite runs here. `make mutants` begins with the suite on the simulator."""
+    monkeypatch.setattr("kb_cli.verify.run_suite", partial(run, tests=[f"{SUITE}.test_state"]))
+    headers = {"Authorization": f"Bearer {API_KEY}"}
+    with simulator() as url, httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS) as http:
+        http.post("/api/v1/jobs", json={"text": "granite"}).raise_for_status()
+        done = ended("verify", url, "--quick", "--erase", KB_API_KEY=API_KEY)
+        assert http.get("/api/v1/documents").json()["total"] == 0
     assert done.returncode == 0, done.stderr
     assert ", 0 broken, 0 not shown" in done.stderr
 

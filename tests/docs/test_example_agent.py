@@ -1,4 +1,4 @@
-"""The example agent of the README on a large PDF, with the real model."""
+"""The example agent of the README on a large PDF."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEBIBYTE = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory.mktemp("home")) as running:
+    with running_stack(tmp_path_factory.mktemp("home"), KB_EMBEDDER="hash") as running:
         yield running
 
 

@@ -18,14 +18,17 @@ ELSEWHERE = re.compile(r"<(?:link|script|img|iframe|source)\b[^>]*(?:src|href)=\
 SECTIONS = re.findall(r"^## (.+)$", (ROOT / "docs" / "index.md").read_text("utf-8"), re.MULTILINE)
 
 
+[OPTIONS] = re.findall(
+    r"^\t\$\(BIN\)/sphinx-build (.+) \. out/site$", (ROOT / "Makefile").read_text(), re.MULTILINE
+)
+"""The options of `make site`."""
+
+
 def built(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """Run Sphinx as `make site` does."""
-    command = [
-        *(sys.executable, "-m", "sphinx", "--conf-dir", str(source / "docs" / "site")),
-        *("--doctree-dir", str(target / "state"), "--fail-on-warning", "--keep-going", "--quiet"),
-        *(str(source), str(target / "site")),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    """Run Sphinx as `make site` does, but for the folders of its output."""
+    command = [sys.executable, "-m", "sphinx", *OPTIONS.split(), "--doctree-dir", str(target / "state")]
+    command += [".", str(target / "site")]
+    return subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,10 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import AnyOperation
 from kb_contracts.semantics import query
-from kb_contracts.semantics.citations import Quote, find_quote
 from kb_contracts.semantics.cursors import Place, opened
 from kb_contracts.semantics.documents import document_key, text_digest
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
-from kb_contracts.semantics.search import query_of, without_text
+from kb_contracts.semantics.search import Quote, find_quote, query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
 from kb_http import mount, requests
 from kb_http.mount import Answering, Handler

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics import citations, cursors, diversity, feedback, ranking
+from kb_contracts.semantics import cursors, diversity, feedback, ranking
 from kb_contracts.semantics import documents as semantic_documents
 from kb_contracts.semantics import query as semantic_query
 from kb_contracts.semantics import search as semantic_search
@@ -389,7 +389,7 @@ _CONTEXT = [
        body("search", citations=False)),
     _m("citations come unasked", CONTEXT, "nothing_is_cited_unasked", body("search", citations=True)),
     _m("a citation hashes something else", CONTEXT, "a_citation_names_document_place_and_quote",
-       replaced(citations, "quote_hash", mis.hash_of_another_kind)),
+       replaced(semantic_search, "quote_hash", mis.hash_of_another_kind)),
     _m("a citation is of the whole chunk", CONTEXT, "what_is_cited_is_what_was_answered",
        results(lambda r: {"citation": r.citation and msgspec.structs.replace(r.citation, end=r.chunk.end)})),
     _m("every quote is there", CONTEXT, "a_quote_in_other_words_is_changed",
@@ -397,7 +397,7 @@ _CONTEXT = [
     _m("nothing moves", CONTEXT, "a_quote_that_has_moved_is_found_in_its_new_place",
        replaced(documents, "find_quote", mis.found_in_its_place_alone)),
     _m("the last place is the new one", CONTEXT, "of_several_places_the_nearest_is_the_new_one",
-       replaced(citations, "_occurrences", mis.last_first)),
+       replaced(semantic_search, "_occurrences", mis.last_first)),
     _m("a checked citation keeps its version", CONTEXT, "a_quote_is_there_until_it_is_changed",
        answers("checkCitation", lambda a: {
            "citation": a.citation and msgspec.structs.replace(a.citation, version=1)})),

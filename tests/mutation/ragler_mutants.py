@@ -15,7 +15,7 @@ from kb_contracts.access.reach import RIGHTS
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics import search as search_rules
+from kb_contracts.semantics import collections as collection_rules
 from kb_contracts.semantics.requests import RateWindows
 from kb_http import mount, requests
 from kb_http.mount import Handler
@@ -177,7 +177,7 @@ def creator_reset(standing: Description, wanted: r.CollectionRequest, now: int) 
 
 
 def without_default_source_type(result: m.SearchResult, ids: Mapping[str, str]) -> r.VectorResult:
-    found = search_rules.vector_result(result, ids)
+    found = collection_rules.vector_result(result, ids)
     source_type = str(result.document.metadata.get("source_type") or "")
     return msgspec.structs.replace(
         found, metadata=msgspec.structs.replace(found.metadata, source_type=source_type)
@@ -274,7 +274,7 @@ _SEARCH = [
     _v("vector: a source without a name has none", test="a_source_without_a_name_is_its_documents_uid",
        broken=results(source_url="")),
     _v("vector: metadata is taken as it is", test="metadata_of_any_type_breaks_no_answer",
-       broken=replaced(search_rules, "_text", as_it_is)),
+       broken=replaced(collection_rules, "_text", as_it_is)),
     _v("vector: drafts are counted", test="what_has_not_been_taken_in_to_its_end_is_not_found",
        broken=around("vectorSearch", with_drafts)),
     _v("vector: drafts are listed", test="what_has_not_been_taken_in_to_its_end_is_not_found",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from faker import Faker
 
 from kb_contracts.api.ragler import LIMITS, USER_ID, USER_ROLE, collection_id
-from kb_contracts.semantics.citations import quote_hash
+from kb_contracts.semantics.search import quote_hash
 from kb_verify.files import locked_pdf
 
 _VOCABULARY = """

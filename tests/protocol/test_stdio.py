@@ -18,20 +18,6 @@ pytestmark = pytest.mark.process
 READY = initialize("2025-06-18")
 
 
-async def test_the_end_of_stdin_ends_the_process(start: Start) -> None:
-    process = await start()
-    answer = await process.ask(READY)
-    assert answer["result"]["protocolVersion"] == "2025-06-18"
-    status, out, err = await process.end()
-    assert (status, out) == (0, b"")
-    assert b"left 1" in err
-
-
-async def test_stdin_that_ends_before_it_began_ends_the_process(start: Start) -> None:
-    status, out, _ = await (await start(stdin=asyncio.subprocess.DEVNULL)).end()
-    assert (status, out) == (0, b"")
-
-
 async def test_requests_piped_in_are_answered_though_stdin_has_ended(start: Start) -> None:
     """`printf ... | kb stdio` shows its answers, including the answer to a last line without a line end."""
     process = await start()
@@ -56,7 +42,7 @@ async def test_a_file_can_be_stdin(start: Start, tmp_path: Any) -> None:
 
 async def test_a_call_in_flight_does_not_hold_up_the_end(start: Start) -> None:
     process = await start()
-    await process.ask(READY)
+    assert (await process.ask(READY))["result"]["protocolVersion"] == "2025-06-18"
     await process.send(call("slow", 2))
     await process.told(b"Executing tool slow")
     status, _, err = await process.end()
@@ -103,18 +89,13 @@ GARBAGE = {
 
 @pytest.mark.requirement("F34")
 async def test_a_line_that_is_no_message_is_answered_and_survived(start: Start) -> None:
+    """Blank lines and responses that nobody asked for are passed over."""
     process = await start()
     for line, code in GARBAGE.items():
         assert (await process.ask(line))["error"]["code"] == code, line[:50]
     assert "result" in await process.ask(READY)
     for line, code in GARBAGE.items():
         assert (await process.ask(line))["error"]["code"] == code, line[:50]
-    assert (await process.ask(request("ping", request_id=3)))["id"] == 3
-
-
-async def test_blank_lines_and_responses_nobody_asked_for_are_passed_over(start: Start) -> None:
-    process = await start()
-    await process.ask(READY)
     await process.send(b"", b"  ", {"jsonrpc": "2.0", "id": 9, "result": {}})
     assert (await process.ask(request("ping", request_id=3)))["id"] == 3
 
@@ -151,7 +132,7 @@ async def test_a_client_that_never_reads_stderr_is_served_all_the_same(start: St
     transport.pause_reading()
     try:
         await process.ask(READY)
-        for number in range(1000):
+        for number in range(400):
             assert (await process.ask(call("echo", number, text="x")))["id"] == number
     finally:
         transport.resume_reading()

@@ -75,7 +75,9 @@ def processor_seconds() -> float:
 
 @pytest.mark.requirement("F25", "F28", "F40", "F49")
 async def test_the_official_client_finds_and_calls_both_tools(notes: Path) -> None:
-    async with connected(notes.parent, "--file", str(notes), "--description", "Sizes") as client:
+    """The file is named by a file of settings."""
+    (notes.parent / "kb.toml").write_text(f'KB_TEXT_FILE = "{notes}"\n')
+    async with connected(notes.parent, "--description", "Sizes") as client:
         listed = await client.list_tools()
         info = await client.call_tool("get_kb_info", {})
         content = await client.call_tool("get_kb_content", {})
@@ -87,16 +89,22 @@ async def test_the_official_client_finds_and_calls_both_tools(notes: Path) -> No
     assert json.loads(getattr(content.content[0], "text")) == expected  # noqa: B009 - one of several kinds
 
 
-@pytest.mark.requirement("F4", "F8", "F34")
-async def test_a_server_without_its_file_serves_on_and_says_what_is_wrong(tmp_path: Path) -> None:
-    """Neither call is an MCP error: the status reports the problem."""
-    async with connected(tmp_path, "--file", "missing.txt") as client:
-        info = await client.call_tool("get_kb_info", {})
-        content = await client.call_tool("get_kb_content", {})
-    assert info.is_error is content.is_error is False
-    assert info.structured_content is not None
-    assert info.structured_content["status"] == "unavailable"
-    assert content.structured_content == {"status": "error", "error": "missing.txt does not exist."}
+@pytest.mark.requirement("F4", "F8", "F31", "F34", "F42")
+def test_a_server_without_its_file_serves_on_and_says_what_is_wrong(tmp_path: Path) -> None:
+    """Neither call is an MCP error: the status reports the problem.
+
+    The log has it at level error, so that it is logged even at that level.
+    """
+    calls = (call("get_kb_info", 1), call("get_kb_content", 2))
+    arguments = ("--file", "gone.txt", "--log-level", "error")
+    messages, log = conversation(tmp_path, FIRST, INITIALIZED, *calls, arguments=arguments)
+    info, content = (message["result"] for message in messages[1:])
+    assert info["isError"] is content["isError"] is False
+    assert info["structuredContent"]["status"] == "unavailable"
+    assert content["structuredContent"] == {"status": "error", "error": "gone.txt does not exist."}
+    assert [(line["level"], line["message"]) for line in log] == [
+        ("error", "Reading the knowledge base text failed: gone.txt does not exist.")
+    ]
 
 
 @pytest.mark.requirement("F29", "F30", "F31", "F32", "F38")
@@ -120,22 +128,6 @@ def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
     assert "Executing tool get_kb_content (GetKbContentTool)" in told
     assert told["Tool get_kb_content (GetKbContentTool) ended"]["content_length"] == len(TEXT)
     assert not any("Grafana" in json.dumps(line) for line in log)
-
-
-@pytest.mark.requirement("F31", "F42")
-def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
-    """At level error, so that it is logged even at that level."""
-    _, log = conversation(tmp_path, FIRST, arguments=("--file", "gone.txt", "--log-level", "error"))
-    assert [(line["level"], line["message"]) for line in log] == [
-        ("error", "Reading the knowledge base text failed: gone.txt does not exist.")
-    ]
-
-
-@pytest.mark.requirement("F40")
-def test_the_file_is_named_by_a_file_of_settings(notes: Path) -> None:
-    (notes.parent / "kb.toml").write_text(f'KB_TEXT_FILE = "{notes}"\nKB_TEXT_DESCRIPTION = "Sizes"\n')
-    messages, _ = conversation(notes.parent, FIRST, INITIALIZED, call("get_kb_content", 1))
-    assert messages[1]["result"]["structuredContent"]["content"] == TEXT
 
 
 @pytest.mark.requirement("F18", "F24", "F33")

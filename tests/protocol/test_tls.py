@@ -28,8 +28,9 @@ pytestmark = pytest.mark.process
 
 KEY = "agents-secret"
 HTML = {"Accept": "text/html"}
-ONE_PROCESS = pytest.mark.parametrize(
-    "stack", [("--single",)], indirect=True, scope="module", ids=["one process"]
+ONE_PROCESS, WORKERS = (
+    pytest.mark.parametrize("stack", [flags], indirect=True, scope="module", ids=[name])
+    for name, flags in (("one process", ("--single",)), ("workers", ()))
 )
 
 
@@ -47,25 +48,26 @@ def engine_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return write_pair(tmp_path_factory.mktemp("pair") / "engine")
 
 
-@pytest.fixture(scope="module", params=[("--single",), ("workers",)], ids=["one process", "with workers"])
+@pytest.fixture(scope="module")
 def stack(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pair: Pair, engine_pair: Pair
 ) -> Iterator[Stack]:
     """Server and engine with HTTPS, each with its own self-signed certificate."""
-    flags = [flag for flag in request.param if flag.startswith("--")]
+    flags: tuple[str, ...] = request.param
     settings = {
         **settings_of(pair),
         **settings_of(engine_pair, "KB_ENGINE_TLS"),
         "KB_ENGINE_CA": str(engine_pair.certificate),
         "KB_EMBEDDER": "hash",
         "KB_MCP_API_KEY": KEY,
-        "KB_WORKERS": "2" if "workers" in request.param else "1",
+        "KB_WORKERS": "1" if flags else "2",
         "LOG_LEVEL": "info",
     }
     with running_stack(tmp_path_factory.mktemp("home"), *flags, **settings) as running:
         yield running
 
 
+@ONE_PROCESS
 async def test_calls_uploads_and_websockets_go_over_tls(stack: Stack, pair: Pair) -> None:
     shown = stack.process.output()
     assert f"endpoint     {stack.mcp_url}\n" in shown
@@ -116,6 +118,7 @@ def test_plain_http_is_refused_and_cookies_are_secure_with_tls(
     assert (refused.returncode, "self-signed" in refused.stderr) == (Exit.UNREACHABLE, True)
 
 
+@WORKERS
 def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Stack, pair: Pair) -> None:
     """Every worker does so; a certificate without its matching key is not loaded yet."""
     first = trusting(pair.certificate)
@@ -156,7 +159,7 @@ def test_a_replaced_certificate_is_shown_without_dropping_connections(stack: Sta
         client.close()
 
 
-@pytest.mark.parametrize("command", [("up",), ("up", "--single"), ("serve",), ("serve", "workers")])
+@pytest.mark.parametrize("command", [("up", "--single"), ("serve",), ("serve", "workers")])
 def test_a_pair_that_does_not_fit_is_refused_at_the_start(
     tmp_path: Path, pair: Pair, engine_pair: Pair, command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +167,7 @@ def test_a_pair_that_does_not_fit_is_refused_at_the_start(
     environment["KB_WORKERS"] = "2" if "workers" in command else "1"
     mixed = settings_of(Pair(pair.certificate, engine_pair.key))
     refused = ended(*(part for part in command if part != "workers"), **environment, **mixed)
-    said = refused.stderr + capfd.readouterr().err  # the server of `kb up` is a separate process
+    said = refused.stderr + capfd.readouterr().err  # workers are separate processes
     assert refused.returncode == Exit.FAILED
     assert "KB_TLS_CERT, KB_TLS_KEY: " in said
     assert "is not the key of the certificate" in said

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,10 +16,9 @@ import psutil
 import pytest
 
 from kb_cli.output import Exit
-from kb_load.processes import free_port
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
-from tests.support.eventually import eventually, eventually_async
+from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, START_SECONDS
 from tests.support.stack import Process, Stack, running_stack
@@ -30,14 +28,10 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """`kb up` whose server has two workers; interrupted, all end in order."""
-    home: Path = tmp_path_factory.mktemp("workers")
+    """`kb up` whose server has two workers; the last test ends it."""
+    home = tmp_path_factory.mktemp("workers")
     with running_stack(home, KB_EMBEDDER="hash", KB_WORKERS="2", LOG_LEVEL="warn") as running:
         yield running
-        children = psutil.Process(running.process.pid).children(recursive=True)
-        running.process.popen.send_signal(signal.SIGINT)
-        assert running.process.popen.wait(START_SECONDS) == Exit.OK
-        assert not psutil.wait_procs(children, timeout=START_SECONDS)[1]
 
 
 @pytest.fixture
@@ -145,26 +139,17 @@ def test_a_taken_port_is_reported_once_for_all_workers() -> None:
 
 @pytest.mark.requirement("N80")
 async def test_each_worker_keeps_its_websockets_and_closes_them_when_told_to_stop(
-    tmp_path: Path, connect: Connect
+    stack: Stack, connect: Connect
 ) -> None:
-    port = free_port()
-    process = Process.start(
-        *("-m", "kb_cli.main", "serve", "--workers", "2", "--port", str(port), "--home", str(tmp_path)),
-        *("--toolsets", "knowledge"),
-        LOG_LEVEL="info",
-    )
-    try:
-        await eventually_async(process.output, lambda said: '"workers":2' in said, what="listening")
-        wires = [await connect(f"http://127.0.0.1:{port}") for _ in range(4)]
-        for wire in wires:
-            assert (await wire.greet())["serverInfo"]["name"] == "knowledge-server"
-        children = psutil.Process(process.pid).children(recursive=True)
-        held = [connections(worker, port) for worker in children if _is_worker(worker)]
-        assert held == [2, 2]
-        await asyncio.gather(*(wire.ask(call("knowledge-status", 1)) for wire in wires))
-        process.popen.send_signal(signal.SIGTERM)
-        assert [await wire.closed() for wire in wires] == [1001] * 4
-        assert await asyncio.to_thread(process.popen.wait, ANSWER_SECONDS) == Exit.OK
-        assert not psutil.wait_procs(children, timeout=START_SECONDS)[1]
-    finally:
-        process.stop()
+    """Interrupted, all processes end in order."""
+    port = int(stack.server_url.rpartition(":")[2])
+    wires = [await connect(stack.server_url) for _ in range(4)]
+    for wire in wires:
+        assert (await wire.greet())["serverInfo"]["name"] == "kb"
+    assert [connections(worker, port) for worker in workers(stack)] == [2, 2]
+    await asyncio.gather(*(wire.ask(call("kb_status", 1)) for wire in wires))
+    children = psutil.Process(stack.process.pid).children(recursive=True)
+    stack.process.popen.send_signal(signal.SIGINT)
+    assert [await wire.closed() for wire in wires] == [1001] * 4
+    assert await asyncio.to_thread(stack.process.popen.wait, START_SECONDS) == Exit.OK
+    assert not psutil.wait_procs(children, timeout=START_SECONDS)[1]

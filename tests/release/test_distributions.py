@@ -34,7 +34,7 @@ VERIFY = """
 import sys
 from kb_verify import Target, run
 
-results = run(Target(sys.argv[1]), only=["-k", "test_state or test_sources"])
+results = run(Target(sys.argv[1]), only=["-k", "test_state"])
 print(results.counts())
 sys.exit(not (results.passed and results.outcomes))
 """

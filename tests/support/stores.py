@@ -245,7 +245,9 @@ class Base:
         """Search; a semantic search uses `vector`."""
         selection = Selection(**{name: changes.pop(name) for name in list(changes) if name in _SELECTS})
         asked: dict[str, Any] = {"vector": None, "scoring": SCORING, "top": 10, **changes}
-        return await self.store.search(Query(text=text, mode=mode, selection=selection, **asked))
+        query = Query(text=text, mode=mode, selection=selection, **asked)
+        found = await self.store.search(query)
+        return await self.store.judged(query, found) if mode == "vector" else found
 
     async def titles(self, text: str, mode: m.Mode = "fts", **changes: Any) -> list[str]:
         return [result.document.title for result in (await self.find(text, mode, **changes)).results]

@@ -94,8 +94,8 @@ TIERS = (
             "tests/release",
         ),
         sources=(
-            *("cli", "load", "docs", "examples", "skills", "README.md", "CONTRIBUTING.md", "SECURITY.md"),
-            *(".claude-plugin", "deploy", "tests/conformance/package-lock.json"),
+            *("cli", "load", "docs", "examples", "skills", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+            *("SECURITY.md", ".claude-plugin", "deploy", "tests/conformance/package-lock.json"),
         ),
         needs=("node",),
     ),
@@ -115,9 +115,9 @@ TIERS = (
         needs=("node",),
     ),
     Tier(
-        "site and distributions",
+        "distributions",
         sources=("docs", "README.md", "ARCHITECTURE.md", "deploy/bundle.py"),
-        command=("make", "site", "dist"),
+        command=("make", "dist"),
     ),
     Tier("load", sources=("load",), command=("make", "load", "FLAGS=--seconds 20"), measured=False),
     Tier("benchmarks", sources=("load",), command=("make", "bench"), needs=("wrk",), measured=False),

@@ -40,18 +40,19 @@ def state():
         "csv": csv.field_size_limit(),
     }
 
-changed, imported = [], 0
+changed, imported, before = [], 0, state()
 for name in sys.argv[1:]:
-    before = state()
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name.startswith(("kb_", "mcp_aiohttp")):
             raise
+        before = state()
         continue  # of an extra that is not installed
     imported += 1
     after = state()
     changed += [f"{name}: {part}" for part in after if after[part] != before[part]]
+    before = after
 print(json.dumps([imported, changed]))
 """
 

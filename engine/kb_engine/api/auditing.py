@@ -13,8 +13,7 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.ragler import USER_ID
 from kb_http.mount import Audit, Audited
 
-REQUEST_ID = "X-Request-ID"
-"""Header with the id of the server's request that caused this one."""
+REQUEST_ID = "X-Request-ID"  # header with the id of the server's request that caused this one
 
 
 def audit_into(log: AuditLog) -> Audit:

@@ -207,7 +207,6 @@ class DocumentsApi:
             top=note.chunk_count + limit * _CHUNKS_PER_NOTE,
             selection=Selection(doc_type="note"),
             min_score=scoring.similar_floor,
-            judged=False,
         )
         try:
             found = await self._store.search(query)
@@ -304,7 +303,6 @@ class DocumentsApi:
         return job if answer is None else msgspec.json.decode(answer, type=m.Document)
 
     async def set_metadata(self, incoming: Incoming) -> m.Document:
-        """Replace a document's metadata."""
         check_metadata(incoming.body.metadata)
         key, request = document_key(incoming.path["document_id"]), incoming.body
         return await self._store.once(

@@ -14,8 +14,7 @@ class RerankFailed(Exception):
 class Reranker(Protocol):
     """Scores how well passages answer a query, within its own time-out."""
 
-    candidates: int
-    """Number of best candidates to rerank."""
+    candidates: int  # number of best candidates to rerank
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the relevance of each text, from 0 to 1, in the order of the texts. Raises RerankFailed."""

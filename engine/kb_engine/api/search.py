@@ -13,7 +13,13 @@ from kb_config import tracing
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
-from kb_contracts.semantics.collections import check_same_collection, no_collection_name
+from kb_contracts.semantics.collections import (
+    check_same_collection,
+    first_collections,
+    no_collection_name,
+    source_types,
+    vector_result,
+)
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.query import ParsedQuery
@@ -28,14 +34,12 @@ from kb_contracts.semantics.ranking import (
 from kb_contracts.semantics.search import (
     PREFERRED_POOL,
     date_window,
-    first_collections,
     mark_without_phrase,
-    mode_and_query,
+    mode_of,
     preferring,
     presented,
+    query_of,
     relaxed,
-    source_types,
-    vector_result,
     with_header,
 )
 from kb_engine.api.engine import Engine, idempotency_of
@@ -84,7 +88,7 @@ class SearchApi:
         """
         started = time.perf_counter()
         self._engine.searched_at = time.monotonic()
-        mode, parsed = mode_and_query(request)
+        mode, parsed = mode_of(request), query_of(request)
         if request.cursor is None:
             answer = await self._ranked(request, mode, parsed)
         else:
@@ -115,7 +119,8 @@ class SearchApi:
 
     async def _found(self, query: Query) -> Found:
         vector = None if query.mode == "fts" else self._encoder.query(query.text)
-        return await self._store.search(query, vector)
+        found = await self._store.search(query, vector)
+        return await self._store.judged(query, found) if query.mode == "vector" else found
 
     async def _ranked(self, request: m.SearchRequest, mode: m.Mode, parsed: ParsedQuery) -> m.SearchResponse:
         """Return the full ranking, from which this page and the following ones are cut."""
@@ -196,7 +201,6 @@ class RaglerApi:
                 scoring=encoder.embedder.scoring,
                 top=request.limit if plan is None else pool_size(request.limit),
                 selection=selection,
-                judged=False,
             ),
             encoder.query(request.query),
         )

@@ -28,8 +28,7 @@ from kb_engine.store.repository.content import Content
 from kb_engine.store.store import Store
 from kb_readers.model import Extraction
 
-ALIKE = 0.98
-"""Minimum cosine of two embeddings of the same text: other versions of a library differ a little."""
+ALIKE = 0.98  # minimum cosine of two embeddings of the same text: other versions of a library differ a little
 
 _PAGE = 200
 _VERSIONS = 20
@@ -178,8 +177,7 @@ class Check:
         self._embedder = embedder
         self._deep = deep
         self._repair = repair
-        self.documents = 0
-        """Number of documents examined so far."""
+        self.documents = 0  # number of documents examined so far
 
     async def hurt_versions(self) -> AsyncIterator[Finding]:
         """Yield the kept versions whose text has changed. They cannot be repaired."""

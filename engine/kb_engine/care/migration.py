@@ -28,11 +28,9 @@ from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.repository import originals, state, transfer
 from kb_engine.store.store import Store
 
-BATCH = 16
-"""Documents per transaction."""
+BATCH = 16  # documents per transaction
 
-Progress = Callable[[str, int, int], None]
-"""Called with the current step, the items done and their total."""
+Progress = Callable[[str, int, int], None]  # called with the current step, the items done and their total
 
 
 class MigrationRefused(Exception):

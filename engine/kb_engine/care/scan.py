@@ -160,7 +160,9 @@ class Scan:
         if len(numbers) < wanted:
             at.after = 0
             await self._quiet()
-            await self._look_at_index()
+            if renewed := await self._store.renew_damaged_index():
+                self._renewed += renewed
+                logger.warning("rebuilt damaged files of the search index", extra={"files": renewed})
             logger.info("scan complete", extra={"hurt": len(at.hurt)})
 
     async def _quiet(self) -> None:
@@ -212,11 +214,6 @@ class Scan:
             (expected,) = await self._pipeline.embed(document.title, chosen, caller=_CALLER)
             return is_of_another(document.vectors[place], expected)
         return False
-
-    async def _look_at_index(self) -> None:
-        if renewed := await self._store.renew_damaged_index():
-            self._renewed += renewed
-            logger.warning("rebuilt damaged files of the search index", extra={"files": renewed})
 
 
 def _read(place: Path) -> Position:

@@ -17,8 +17,7 @@ class Passage(NamedTuple):
     """A chunk with its context."""
 
     title: str
-    heading: str | None
-    """With the header row of its table on a second line."""
+    heading: str | None  # with the header row of its table on a second line
     text: str
 
 

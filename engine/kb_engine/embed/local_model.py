@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kb_engine.embed.own_model import ModelSettings, as_setting, scoring_for
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
+from kb_engine.embed.protocol import EmbedderUnavailable, LazyEmbedder, TextModel
 from kb_engine.index.port import Vectors
 
 if TYPE_CHECKING:
@@ -27,31 +26,18 @@ _WINDOWS = (
 logger = logging.getLogger(__name__)
 
 
-class TextModel(Protocol):
-    """A loaded model with its tokenizer; each call blocks and computes on the calling thread."""
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of the untruncated text, including special tokens."""
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return unit vectors, shape (n, dimensions). Raises TextRefused."""
-
-
-class LocalEmbedder(Embedder):
+class LocalEmbedder(LazyEmbedder):
     """A model of one folder, loaded on first use. Its dimensions are known then, or from `expect`."""
 
     queries_at_once = 4
-    changed_by: str
-    """Advice if the base has vectors of another length."""
+    changed_by: str  # advice if the base has vectors of another length
 
     def __init__(self, settings: ModelSettings, name: str, max_tokens: int) -> None:
+        super().__init__()
         self._settings = settings
-        self._lock = Lock()
-        self._model: TextModel | None = None
         self.name = settings.base_name(name)
         self.max_tokens = max_tokens
         self.dimensions = 0
-        self.loaded = False
         self.scoring = scoring_for(None, settings.chosen_scoring)
 
     def open(self) -> TextModel:
@@ -60,9 +46,6 @@ class LocalEmbedder(Embedder):
 
     def expect(self, dimensions: int) -> None:
         self.dimensions = dimensions
-
-    def load(self) -> None:
-        self._ready()
 
     def count_tokens(self, text: str) -> int:
         """Return the model's own count, including the prefix of passages."""
@@ -81,13 +64,6 @@ class LocalEmbedder(Embedder):
         vector: NDArray[np.float32] = self._ready().embed([self._settings.embedding_query_prefix + text])[0]
         return vector
 
-    def _ready(self) -> TextModel:
-        if (model := self._model) is None:
-            with self._lock:
-                if (model := self._model) is None:
-                    model = self._model = self._load()
-        return model
-
     def _load(self) -> TextModel:
         model = self.open()
         questions, passages = map(model.embed, self._settings.probes())
@@ -98,7 +74,6 @@ class LocalEmbedder(Embedder):
             )
         self.dimensions = passages.shape[1]
         self.scoring = scoring_for(questions @ passages.T, self._settings.chosen_scoring)
-        self.loaded = True
         logger.info(
             "embedding model loaded",
             extra={"model": self.name, "dimensions": self.dimensions, "scoring": as_setting(self.scoring)},

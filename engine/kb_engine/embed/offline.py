@@ -18,8 +18,7 @@ from kb_engine.index.port import Vectors
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import EmbedderIdentity
 
-_WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Pauses between attempts at one batch, in seconds."""
+_WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # pauses between attempts at one batch, in seconds
 
 
 class OfflineEmbedder:
@@ -48,7 +47,6 @@ class OfflineEmbedder:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of a text at most."""
         return self._embedder.max_tokens
 
     def count_tokens(self, text: str) -> int:

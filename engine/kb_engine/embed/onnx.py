@@ -20,8 +20,7 @@ from kb_engine.embed.protocol import EmbedderUnavailable
 if TYPE_CHECKING:
     from kb_engine.embed.onnx_model import OnnxModel, Pooling
 
-ONNX = "onnx"
-"""The value of `KB_EMBEDDER` for a model in a folder."""
+ONNX = "onnx"  # the value of `KB_EMBEDDER` for a model in a folder
 
 _MODELS = ("model.onnx", "onnx/model.onnx")
 _POOLINGS: dict[str, Pooling] = {

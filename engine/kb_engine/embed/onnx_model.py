@@ -33,8 +33,7 @@ class Session(Protocol):
     """A model on a runtime. It serves all threads; `run` computes on the calling thread."""
 
     inputs: Sequence[str]
-    outputs: Mapping[str, int]
-    """Number of axes of each output."""
+    outputs: Mapping[str, int]  # number of axes of each output
 
     def run(self, output: str, inputs: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Return an output, (1, tokens, dimensions) or (1, dimensions), for inputs of shape (1, tokens)."""

@@ -54,8 +54,7 @@ PASSAGES = (
     "Sow the seeds indoors in March and set the young plants out once the last frost is over.",
 )
 
-_BASE_FAR, _BASE_STEP = 0.03, 0.45
-"""MiniLM's far, and its step from far to near."""
+_BASE_FAR, _BASE_STEP = 0.03, 0.45  # MiniLM's far, and its step from far to near
 _LEAST_STEP = 0.03
 _MOST_W = 0.85
 _MOST_K = 3.0

@@ -7,7 +7,8 @@ lazily: `kb config` and the start of each command read all settings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
 
 from kb_config.settings import Settings
 from kb_engine.index.port import Scoring, Vectors
@@ -88,3 +89,37 @@ class Embedder:
 
     def close(self) -> None:
         """Release external resources, and cancel calls in progress."""
+
+
+class TextModel(Protocol):
+    """A loaded model with its tokenizer; each call blocks and computes on the calling thread."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of the untruncated text, including special tokens."""
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return unit vectors, shape (n, dimensions). Raises TextRefused."""
+
+
+class LazyEmbedder(Embedder):
+    """An embedder whose model is loaded on first use, once for all threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._model: TextModel | None = None
+        self.loaded = False
+
+    def load(self) -> None:
+        self._ready()
+
+    def _ready(self) -> TextModel:
+        if (model := self._model) is None:
+            with self._lock:
+                if (model := self._model) is None:
+                    model = self._model = self._load()
+                    self.loaded = True
+        return model
+
+    def _load(self) -> TextModel:
+        """Return the loaded model. Raises EmbedderUnavailable."""
+        raise NotImplementedError

@@ -20,8 +20,7 @@ import aiohttp
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
-MOST_RETRY_AFTER = 300.0
-"""Maximum `Retry-After` that is respected, in seconds."""
+MOST_RETRY_AFTER = 300.0  # maximum `Retry-After` that is respected, in seconds
 
 _CONNECT_SECONDS = 5.0
 _READ_BYTES = 64 * 1024
@@ -96,7 +95,6 @@ class Endpoint:
             raise self._failed(f"closed the connection ({type(error).__name__})") from error
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 

@@ -33,18 +33,15 @@ from kb_readers.model import Context, Extraction, Page, Picture
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
-Pixels: TypeAlias = NDArray[np.uint8]
-"""Shape (height, width, 3); blue, green, red."""
+Pixels: TypeAlias = NDArray[np.uint8]  # shape (height, width, 3); blue, green, red
 MOST_PIXELS = 50_000_000
 """Maximum size of a decoded picture: an A4 page at 600 dpi has 35 million. A larger one is scaled down."""
 MOST_DECODED_BYTES = 800_000_000
 """Maximum memory for scaling down: 200 million pixels in colour, 800 million in grey."""
 LONGEST_SIDE = 2000
 """Maximum side of a recognized piece, in pixels; larger pieces are shrunk. Tall pictures are cut first."""
-TALLEST = 1.5
-"""Maximum height of a piece longer than `LONGEST_SIDE`, in widths."""
-_PICTURE_SIDE = 1_400
-"""Maximum side of a picture that is shown, in pixels."""
+TALLEST = 1.5  # maximum height of a piece longer than `LONGEST_SIDE`, in widths
+_PICTURE_SIDE = 1_400  # maximum side of a picture that is shown, in pixels
 
 _MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
@@ -164,8 +161,7 @@ class Seen(NamedTuple):
 
     text: str
     is_legible: bool
-    confidence: float | None = None
-    """Mean certainty of the lines of the text, weighted by their areas."""
+    confidence: float | None = None  # mean certainty of the lines of the text, weighted by their areas
 
 
 def load_recognizer() -> Callable[[Pixels], Seen]:
@@ -280,8 +276,7 @@ def _cut(pixels: Pixels, most: int) -> Iterator[Pixels]:
     yield pixels[top:]
 
 
-Recognize: TypeAlias = Callable[[Pixels], list[Line]]
-"""Finds the lines of a picture, certain or not."""
+Recognize: TypeAlias = Callable[[Pixels], list[Line]]  # finds the lines of a picture, certain or not
 
 
 def upright_lines(

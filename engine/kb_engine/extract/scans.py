@@ -29,8 +29,7 @@ from kb_readers.text import count_letters, has_few_letters
 
 T = TypeVar("T")
 
-MOST_HEIGHT = 10_000
-"""Maximum height of a rendered page, in pixels."""
+MOST_HEIGHT = 10_000  # maximum height of a rendered page, in pixels
 
 _FORMAT = FORMATS["pdf"]
 _COVERED = 0.5  # minimum part of a page that a picture covers on a scan
@@ -210,14 +209,11 @@ class Pages:
 class Look(NamedTuple):
     """A summary of the content of a page."""
 
-    is_bare: bool
-    """True if the page has no objects and no annotations."""
-    covered: float
-    """Part of the page, 0 to 1, that its largest picture covers."""
+    is_bare: bool  # true if the page has no objects and no annotations
+    covered: float  # part of the page, 0 to 1, that its largest picture covers
 
 
-_Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points."""
+_Box = tuple[float, float, float, float]  # left, bottom, right and top, in points
 
 
 class _Picture(NamedTuple):

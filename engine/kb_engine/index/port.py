@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from kb_contracts.access.reach import Reach
+from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 
@@ -37,10 +37,8 @@ if TYPE_CHECKING:  # every command reads the settings, which import this module;
     from numpy.typing import NDArray
 
 Ids: TypeAlias = "NDArray[np.int64]"
-Vector: TypeAlias = "NDArray[np.float32]"
-"""Shape (dimensions,), of length 1."""
-Vectors: TypeAlias = "NDArray[np.float32]"
-"""Shape (n, dimensions), each row of length 1."""
+Vector: TypeAlias = "NDArray[np.float32]"  # shape (dimensions,), of length 1
+Vectors: TypeAlias = "NDArray[np.float32]"  # shape (n, dimensions), each row of length 1
 
 
 SIMILAR_SHARE = 3 / 7
@@ -68,11 +66,11 @@ class Selection:
     In `source_types`, None matches documents whose metadata have no source type (or one that is not a
     string).
 
-    `reach` is the access scope of the caller. It is more than a filter: documents outside do not exist for
-    the caller, so they do not count in the statistics of words either.
+    `reach` is the access scope, by default of the request that makes the selection. It is more than a filter:
+    documents outside do not exist for the caller, so they do not count in the statistics of words either.
     """
 
-    reach: Reach | None = None
+    reach: Reach | None = field(default_factory=REACH.get)
     tags: Sequence[str] = ()
     tags_any: Sequence[str] = ()
     doc_type: m.DocType | None = None
@@ -88,8 +86,7 @@ class Selection:
 class Scoring:
     """The constants of the fused score. They were measured with one embedder and belong to it."""
 
-    weight: float
-    """The vector's share, 0 to 1; `w` in settings."""
+    weight: float  # the vector's share, 0 to 1; `w` in settings
     saturation: float
     """The fraction of the query's total weight (`words.py`) at which the keyword part is one half, above 0;
     `k` in settings.

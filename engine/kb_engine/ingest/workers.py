@@ -135,7 +135,11 @@ class Workers:
 
     async def _serve(self, lane_workers: _LaneWorkers) -> None:
         while True:
-            leased = await self._next(lane_workers)
+            lane_workers.idle += 1
+            try:
+                leased = await self._next(lane_workers)
+            finally:
+                lane_workers.idle -= 1
             await self.cancel(leased.job.id)  # taken again after its lease was lost: stop the old work
             task = asyncio.create_task(self._traced_work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
@@ -154,13 +158,6 @@ class Workers:
                 await _to_the_end(self._ended(leased.job))
 
     async def _next(self, lane_workers: _LaneWorkers) -> LeasedJob:
-        lane_workers.idle += 1
-        try:
-            return await self._taken(lane_workers)
-        finally:
-            lane_workers.idle -= 1
-
-    async def _taken(self, lane_workers: _LaneWorkers) -> LeasedJob:
         # One worker per lane queries the store, for all that are idle, and the others wait for the lock: two
         # could both give a caller its last slot, and all would query for the same new job.
         async with lane_workers.looking:
@@ -444,16 +441,11 @@ class _LaneWorkers:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     in_hand: list[str] = field(default_factory=list)
-    idle: int = 0
-    """Number of workers without a job."""
-    taken: deque[LeasedJob] = field(default_factory=deque)
-    """Jobs for idle workers."""
-    called: int = 0
-    """Calls since the last look at the queue."""
-    has_more: bool = False
-    """True if the last look left jobs in the queue."""
-    may_find: bool = True
-    """True if another look may find a job at once."""
+    idle: int = 0  # number of workers without a job
+    taken: deque[LeasedJob] = field(default_factory=deque)  # jobs for idle workers
+    called: int = 0  # calls since the last look at the queue
+    has_more: bool = False  # true if the last look left jobs in the queue
+    may_find: bool = True  # true if another look may find a job at once
 
     def left_out(self) -> Callable[..., set[str]]:
         """Return a function that returns the callers at their limit now, after jobs of the given callers."""

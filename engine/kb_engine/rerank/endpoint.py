@@ -27,8 +27,7 @@ from kb_engine.rerank.rerank_settings import JINA, TEI, RerankSettings
 
 logger = logging.getLogger(__name__)
 
-REST_SECONDS = 5.0
-"""Backoff after a failure if the endpoint gives no `Retry-After`, in seconds."""
+REST_SECONDS = 5.0  # backoff after a failure if the endpoint gives no `Retry-After`, in seconds
 _MOST_REST = 60.0
 _MOST_BYTES = 1024 * 1024
 _MENDED_BY = {401: "; set KB_RERANK_KEY", 403: "; set KB_RERANK_KEY", 404: "; check KB_RERANK_URL"}
@@ -45,7 +44,6 @@ class EndpointReranker:
         self._rests_until = 0.0
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """See `Reranker.scores`."""
         if (left := self._rests_until - self._clock()) > 0:
             raise RerankFailed(f"The reranker is out of order; it is asked again in {math.ceil(left)} s.")
         size = self._settings.batch
@@ -61,7 +59,6 @@ class EndpointReranker:
         return [score for task in tasks for score in task.result()]
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._endpoint.close()
 
     async def _batch(self, query: str, texts: Sequence[str]) -> list[float]:

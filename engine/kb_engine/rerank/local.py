@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from fastembed.rerank.cross_encoder import TextCrossEncoder
 
 _THREADS = min(2, CORES)
-_TYPICAL_CHARS = 1_000
-"""Length of a passage, in characters, by which the number of candidates is measured."""
-_RESERVE = 0.8
-"""Share of the time-out for which candidates are planned."""
+_TYPICAL_CHARS = 1_000  # length of a passage, in characters, by which the number of candidates is measured
+_RESERVE = 0.8  # share of the time-out for which candidates are planned
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], datetime]
-Elapsed = Callable[[], float]
-"""Returns seconds from an arbitrary start; only differences have a meaning."""
+Elapsed = Callable[[], float]  # returns seconds from an arbitrary start; only differences have a meaning
 
 
 # Timestamps in the base are RFC 3339, UTC, `Z`, always with six decimals, so that text order is time order.

@@ -27,8 +27,7 @@ from kb_engine.address import Address
 from kb_engine.index.port import IndexQuery, Vectors
 from kb_engine.turns import Lane
 
-OCR_METHOD = "image_analysis"
-"""The `extraction_method` of a document whose text was read by OCR alone."""
+OCR_METHOD = "image_analysis"  # the `extraction_method` of a document whose text was read by OCR alone
 StoreEventKind = Literal["queued", "ended", "cancelled", "cleared", "resumed"]
 Place = Path | Address
 """The location of a base: a folder or file (SQLite) or the address of a PostgreSQL database."""
@@ -159,12 +158,9 @@ class LeasedJob:
     attempts: int
     lane: Lane
     job: NewJob
-    is_duplicate: bool = False
-    """True if a document like it was there when it was taken; the commit decides."""
-    has_more: bool = False
-    """True if further jobs are queued in the lane."""
-    has_next: bool = False
-    """True if one of them is of a caller that the next look does not leave out."""
+    is_duplicate: bool = False  # true if a document like it was there when it was taken; the commit decides
+    has_more: bool = False  # true if further jobs are queued in the lane
+    has_next: bool = False  # true if one of them is of a caller that the next look does not leave out
 
 
 class JobProgress(NamedTuple):
@@ -192,8 +188,7 @@ class PreparedChunk:
     Places are in code points, `end` is exclusive. Chunks are in document order.
     """
 
-    text: str
-    """Never blank; without leading and trailing blanks."""
+    text: str  # never blank; without leading and trailing blanks
     page: int | None
     heading: str | None
     """The headings above it, outermost first, as in "Guide > Install", including one at its beginning.
@@ -203,10 +198,8 @@ class PreparedChunk:
     """
     start: int
     end: int
-    tokens: int
-    """The count of the embedder; 0 without it."""
-    uid: str | None = None
-    """Set for a chunk that was stored before."""
+    tokens: int  # the count of the embedder; 0 without it
+    uid: str | None = None  # set for a chunk that was stored before
 
     def row(self, number: int, document_id: int, position: int) -> tuple[Any, ...]:
         """Return number, uid, document, position, text, page, heading, start, end, tokens."""
@@ -260,12 +253,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Query(IndexQuery):
-    """A search. `arrange` changes the results on a thread, which may take long. With `judged` False
-    `Found.weak` is not looked up.
-    """
+    """A search. `arrange` changes the results on a thread, which may take long."""
 
     explain: bool = False
-    judged: bool = True
     arrange: Callable[[list[m.SearchResult]], list[m.SearchResult]] | None = None
 
 
@@ -306,10 +296,8 @@ class StoreEvent:
     """A committed change, of this engine or another one. `resumed`: events may have been missed."""
 
     kind: StoreEventKind
-    job_id: str | None = None
-    """The id of the job, for `ended` and `cancelled`."""
-    lane: Lane | None = None
-    """The lane of the job, for `queued`; None: any lane."""
+    job_id: str | None = None  # the id of the job, for `ended` and `cancelled`
+    lane: Lane | None = None  # the lane of the job, for `queued`; None: any lane
 
 
 StoreEventCallback = Callable[[StoreEvent], bool | None]
@@ -322,17 +310,15 @@ class BaseRefused(Exception):
     def __init__(self, path: Place, why: str) -> None:
         # On one line for the log; a server's error message may have several.
         super().__init__(" ".join(f"The base {path} cannot be opened: {why}".splitlines()))
-        self.path = path
 
 
 class BaseInUse(BaseRefused):
     """The process `pid` owns the base; `supervisor` is the `kb up` that would start it again."""
 
-    def __init__(self, path: Path, pid: int | None, supervisor: int | None = None) -> None:
+    def __init__(self, path: Path, pid: int | None = None, supervisor: int | None = None) -> None:
         owner = f"process {pid}" if pid else "another process"
         stop = f"`kb up` (process {supervisor}) with Ctrl-C" if supervisor else "that process"
         super().__init__(path, f"{owner} is using it. Stop {stop} or name another base.")
-        self.pid = pid
 
 
 class BaseLinked(BaseRefused):
@@ -367,8 +353,6 @@ class BaseTooNew(BaseRefused):
             f"its layout has version {found}, this engine knows {known} at the most. "
             "Start it with the engine that wrote it, or a later one.",
         )
-        self.found = found
-        self.known = known
 
 
 class BaseUnfinished(BaseRefused):
@@ -391,8 +375,6 @@ class EmbedderMismatch(BaseRefused):
             f"it was filled by the embedder {described(stored)}, and the settings name "
             f"{described(wanted)}. `kb reindex` re-embeds the base with the embedder of the settings.",
         )
-        self.stored = stored
-        self.wanted = wanted
 
 
 def described(embedder: EmbedderIdentity) -> str:

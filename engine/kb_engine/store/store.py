@@ -186,22 +186,22 @@ class Store(ABC):
             self._follower.wake()
         return done
 
+    @abstractmethod
     async def search(self, query: Query, vector: Awaitable[Vector] | None = None) -> Found:
-        """Return the best chunks by descending score, ties by chunk id. Filters are part of the query, not
-        applied afterwards.
+        """Return the best chunks by descending score, ties by chunk id. Filters and access scope are part of
+        the query, not applied afterwards.
 
         `vector` is awaited if the query's embedding is still being computed; its exceptions propagate.
         """
-        if (reach := REACH.get()) is not None:
-            query = replace(query, selection=replace(query.selection, reach=reach))
-        with tracing.step("search index"):
-            found = await self._find(query, vector)
-            is_unclear = query.mode == "vector" and found.results and is_doubtful(query.scoring, found.above)
-            if query.judged and is_unclear:
-                by_words = replace(query, mode="fts", vector=None, top=1, min_score=0.0, arrange=None)
-                words = await self._find(by_words, None)
-                found = replace(found, weak=fused(query.scoring.weight, found.above, words.above) < 0)
+
+    async def judged(self, query: Query, found: Found) -> Found:
+        """Return the result of a search in mode `vector`; if its best cosine is in doubt, the words of the
+        query decide whether it is weak.
+        """
+        if not found.results or not is_doubtful(query.scoring, found.above):
             return found
+        words = await self.search(replace(query, mode="fts", vector=None, top=1, min_score=0.0, arrange=None))
+        return replace(found, weak=fused(query.scoring.weight, found.above, words.above) < 0)
 
     async def ping(self) -> None:
         """Check that the base can be read and written."""
@@ -242,10 +242,6 @@ class Store(ABC):
     @abstractmethod
     def subscribe(self, callback: StoreEventCallback) -> None:
         """Register the callback for changes by other engines. Called once, at start, on the event loop."""
-
-    @abstractmethod
-    async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
-        """Like `search`; the access scope is in the query."""
 
     @abstractmethod
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]]) -> T:

@@ -29,10 +29,7 @@ class Machine(NamedTuple):
     seccomp: int
 
 
-MACHINES = {
-    "x86_64": Machine("x86_64", 0xC000003E, 317),
-    "aarch64": Machine("aarch64", 0xC00000B7, 277),
-}
+MACHINES = {"x86_64": Machine("x86_64", 0xC000003E, 317), "aarch64": Machine("aarch64", 0xC00000B7, 277)}
 
 
 def machine() -> Machine:
@@ -48,11 +45,6 @@ def machine() -> Machine:
 def buffer(data: bytes) -> ctypes.Array[ctypes.c_char]:
     """Return a buffer of bytes for a system call to read or write."""
     return ctypes.create_string_buffer(data, len(data))
-
-
-def address(of: ctypes.Array[ctypes.c_char]) -> int:
-    """Return the address of a buffer, valid as long as the buffer exists."""
-    return ctypes.addressof(of)
 
 
 def syscall(number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
@@ -74,7 +66,6 @@ def prctl(option: int, value: int) -> None:
 
 
 def refused(number: int) -> NotAvailable:
-    """Return the exception for an `errno`."""
     return NotAvailable(
         f"{_REASONS.get(number, os.strerror(number))} ({errno.errorcode.get(number, number)})"
     )

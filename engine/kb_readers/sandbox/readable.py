@@ -17,24 +17,13 @@ from typing import NamedTuple
 
 _SYSTEM = (
     # Libraries.
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/nix/store",
-    "/gnu/store",
-    "/home/linuxbrew/.linuxbrew",
-    "/etc/ld.so.cache",
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix/store", "/gnu/store",
+    "/home/linuxbrew/.linuxbrew", "/etc/ld.so.cache",
     # Fonts that a PDF references without embedding them.
-    "/usr/share/fonts",
-    "/usr/share/X11/fonts",
-    "/usr/local/share/fonts",
+    "/usr/share/fonts", "/usr/share/X11/fonts", "/usr/local/share/fonts",
     # The number of processors, and random numbers.
-    "/sys/devices/system/cpu",
-    "/proc/cpuinfo",
-    "/dev/urandom",
-)
+    "/sys/devices/system/cpu", "/proc/cpuinfo", "/dev/urandom",
+)  # fmt: skip
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _OWN = ("kb_config", "kb_contracts", "kb_readers")
 
@@ -43,8 +32,7 @@ class Readable(NamedTuple):
     """A file, or a folder with its content; it may not exist."""
 
     path: Path
-    names_only: bool = False
-    """True if files in it and in its subfolders may be listed and not read."""
+    names_only: bool = False  # true if files in it and in its subfolders may be listed and not read
 
 
 def files(package: str) -> Iterator[Readable]:

@@ -8,6 +8,7 @@ point to.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import struct
@@ -19,96 +20,31 @@ from kb_readers.sandbox import kernel
 # By processor, x86_64 and aarch64, the most frequent first: a call is compared with one after another.
 # aarch64 lacks calls that newer ones replaced.
 _FREE: dict[str, tuple[int | None, int | None]] = {
-    "newfstatat": (262, 79),
-    "read": (0, 63),
-    "mmap": (9, 222),
-    "munmap": (11, 215),
-    "lseek": (8, 62),
-    "close": (3, 57),
-    "fstat": (5, 80),
-    "futex": (202, 98),
-    "getdents64": (217, 61),
-    "brk": (12, 214),
-    "mprotect": (10, 226),
-    "madvise": (28, 233),
-    "mremap": (25, 216),
-    "stat": (4, None),
-    "lstat": (6, None),
-    "statx": (332, 291),
-    "write": (1, 64),
-    "readv": (19, 65),
-    "writev": (20, 66),
-    "pread64": (17, 67),
-    "mincore": (27, 232),
-    "fadvise64": (221, 223),
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "sigaltstack": (131, 132),
-    "restart_syscall": (219, 128),
-    "access": (21, None),
-    "faccessat": (269, 48),
-    "faccessat2": (439, 439),
-    "readlink": (89, None),
-    "readlinkat": (267, 78),
-    "getdents": (78, None),
-    "getcwd": (79, 17),
-    "statfs": (137, 43),
-    "fstatfs": (138, 44),
-    "dup": (32, 23),
-    "dup2": (33, None),
-    "dup3": (292, 24),
-    "poll": (7, None),
-    "ppoll": (271, 73),
-    "select": (23, None),
-    "pselect6": (270, 72),
-    "sched_yield": (24, 124),
-    "sched_getaffinity": (204, 123),
-    "sched_getparam": (143, 121),
-    "sched_getscheduler": (145, 120),
-    "nanosleep": (35, 101),
-    "clock_nanosleep": (230, 115),
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "gettimeofday": (96, 169),
-    "time": (201, None),
-    "times": (100, 153),
-    "getpid": (39, 172),
-    "gettid": (186, 178),
-    "getppid": (110, 173),
-    "getuid": (102, 174),
-    "geteuid": (107, 175),
-    "getgid": (104, 176),
-    "getegid": (108, 177),
-    "getrlimit": (97, 163),
-    "getrusage": (98, 165),
-    "getpriority": (140, 141),
-    "sysinfo": (99, 179),
-    "uname": (63, 160),
-    "getitimer": (36, 102),
-    "setitimer": (38, 103),
-    "futex_waitv": (449, 449),
-    "set_robust_list": (273, 99),
-    "get_robust_list": (274, 100),
-    "set_tid_address": (218, 96),
-    "rseq": (334, 293),
-    "arch_prctl": (158, None),
-    "membarrier": (324, 283),
-    "getrandom": (318, 278),
-    "getcpu": (309, 168),
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-}
+    "newfstatat": (262, 79), "read": (0, 63), "mmap": (9, 222), "munmap": (11, 215), "lseek": (8, 62),
+    "close": (3, 57), "fstat": (5, 80), "futex": (202, 98), "getdents64": (217, 61), "brk": (12, 214),
+    "mprotect": (10, 226), "madvise": (28, 233), "mremap": (25, 216), "stat": (4, None), "lstat": (6, None),
+    "statx": (332, 291), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67),
+    "mincore": (27, 232), "fadvise64": (221, 223), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139), "sigaltstack": (131, 132), "restart_syscall": (219, 128),
+    "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439), "readlink": (89, None),
+    "readlinkat": (267, 78), "getdents": (78, None), "getcwd": (79, 17), "statfs": (137, 43),
+    "fstatfs": (138, 44), "dup": (32, 23), "dup2": (33, None), "dup3": (292, 24), "poll": (7, None),
+    "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72), "sched_yield": (24, 124),
+    "sched_getaffinity": (204, 123), "sched_getparam": (143, 121), "sched_getscheduler": (145, 120),
+    "nanosleep": (35, 101), "clock_nanosleep": (230, 115), "clock_gettime": (228, 113),
+    "clock_getres": (229, 114), "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153),
+    "getpid": (39, 172), "gettid": (186, 178), "getppid": (110, 173), "getuid": (102, 174),
+    "geteuid": (107, 175), "getgid": (104, 176), "getegid": (108, 177), "getrlimit": (97, 163),
+    "getrusage": (98, 165), "getpriority": (140, 141), "sysinfo": (99, 179), "uname": (63, 160),
+    "getitimer": (36, 102), "setitimer": (38, 103), "futex_waitv": (449, 449), "set_robust_list": (273, 99),
+    "get_robust_list": (274, 100), "set_tid_address": (218, 96), "rseq": (334, 293),
+    "arch_prctl": (158, None), "membarrier": (324, 283), "getrandom": (318, 278), "getcpu": (309, 168),
+    "exit": (60, 93), "exit_group": (231, 94),
+}  # fmt: skip
 _BOUND: dict[str, tuple[int | None, int | None]] = {
-    "openat": (257, 56),
-    "open": (2, None),
-    "clone": (56, 220),
-    "ioctl": (16, 29),
-    "fcntl": (72, 25),
-    "prctl": (157, 167),
-    "prlimit64": (302, 261),
-    "tgkill": (234, 131),
-}
+    "openat": (257, 56), "open": (2, None), "clone": (56, 220), "ioctl": (16, 29), "fcntl": (72, 25),
+    "prctl": (157, 167), "prlimit64": (302, 261), "tgkill": (234, 131),
+}  # fmt: skip
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # O_TMPFILE's own
 _CLONE_THREAD = 0x00010000
@@ -151,7 +87,7 @@ def restrict() -> None:
     code = b"".join(_INSTRUCTION.pack(*each) for each in program(here, os.getpid()))
     instructions = kernel.buffer(code)
     # struct sock_fprog: the length, and the address; native alignment adds the padding between them.
-    header = struct.pack("@HP", len(code) // _INSTRUCTION.size, kernel.address(instructions))
+    header = struct.pack("@HP", len(code) // _INSTRUCTION.size, ctypes.addressof(instructions))
     kernel.syscall(here.seccomp, _SET_FILTER, 0, kernel.buffer(header))
 
 

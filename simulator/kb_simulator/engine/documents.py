@@ -16,7 +16,6 @@ from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_contracts.semantics.access import check_changes, check_stays
-from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
     check_tags_fit,
     check_version,
@@ -25,7 +24,7 @@ from kb_contracts.semantics.documents import (
     tag_not_found,
 )
 from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
-from kb_contracts.semantics.search import headings_of
+from kb_contracts.semantics.search import GONE, checked, find_quote, headings_of
 from kb_contracts.semantics.sources import scope_after_removal, scope_after_tags, source_not_found
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index

@@ -21,7 +21,13 @@ from msgspec import UNSET
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
-from kb_contracts.semantics.collections import check_same_collection, no_collection_name
+from kb_contracts.semantics.collections import (
+    check_same_collection,
+    first_collections,
+    no_collection_name,
+    source_types,
+    vector_result,
+)
 from kb_contracts.semantics.cursors import cursor_after, opened, places_after, places_of, results_at
 from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.documents import similar_notes
@@ -30,7 +36,6 @@ from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, p
 from kb_contracts.semantics.search import (
     PREFERRED_POOL,
     date_window,
-    first_collections,
     headings_of,
     mark_without_phrase,
     mode_of,
@@ -38,8 +43,6 @@ from kb_contracts.semantics.search import (
     presented,
     query_of,
     relaxed,
-    source_types,
-    vector_result,
 )
 from kb_simulator.determinism import microseconds_of, moment_of
 from kb_simulator.engine.collections import Collections, estimated_tokens

@@ -56,10 +56,8 @@ def test_each_command_has_a_function_a_purpose_and_a_help(
     ("command", "package", "extras"),
     [
         ("serve", "mcp", ["server"]),
-        ("serve", "pybase64", ["server"]),
         ("stdio", "mcp", ["server"]),
         ("engine", "apsw", ["engine"]),
-        ("engine", "semantic_text_splitter", ["engine"]),
     ],
 )
 def test_a_part_without_its_packages_says_what_to_install(

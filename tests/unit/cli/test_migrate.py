@@ -89,11 +89,7 @@ def files(http: httpx.Client, listed: list[Any]) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("one", "two"),
-    [
-        ("sqlite", "sqlite"),
-        pytest.param("sqlite", "postgres", marks=pytest.mark.process),
-        pytest.param("postgres", "sqlite", marks=pytest.mark.process),
-    ],
+    [("sqlite", "postgres"), ("postgres", "sqlite")],
 )
 def test_a_base_is_moved_with_all_that_it_keeps(
     kb: Kb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, two: str
@@ -313,11 +309,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, large: Path, kind: str) -> None:
     source, target, notes = large, asyncio.run(_places(tmp_path, kind)), MANY
     command = [sys.executable, "-P", "-m", "kb_cli.main", "migrate", store_of(source), store_of(target)]
-    for _ in range(3):
-        before = count(target)
-        with subprocess.Popen(command, env=clean_environment(KB_HOME=str(tmp_path / "home"))) as process:
-            eventually(partial(_is_further, process, target, before))
-            os.kill(process.pid, signal.SIGKILL)
+    with subprocess.Popen(command, env=clean_environment(KB_HOME=str(tmp_path / "home"))) as process:
+        eventually(partial(_is_copying, process, target))
+        os.kill(process.pid, signal.SIGKILL)
     assert 0 < count(target) < notes
     settings = settings_of(tmp_path, source, target)
     with pytest.raises(BaseUnfinished):
@@ -345,9 +339,9 @@ async def _filled(place: Path, notes: int) -> None:
             await base.note(f"text {number} of many", title=f"note {number}")
 
 
-def _is_further(process: subprocess.Popen[bytes], target: Place, before: int) -> bool:
+def _is_copying(process: subprocess.Popen[bytes], target: Place) -> bool:
     assert process.poll() is None, "it ended before it was killed"
-    return count(target) > before
+    return count(target) > 0
 
 
 def count(place: Place) -> int:

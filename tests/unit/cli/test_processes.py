@@ -105,7 +105,7 @@ def check_address_and_end(stack: Stack, number: signal.Signals) -> None:
 def test_up_names_the_header_where_named_keys_exist(tmp_path: Path) -> None:
     home = tmp_path / "home"
     ended("keys", "create", "ci", KB_HOME=str(home))
-    with running_stack(home, "--home", str(home), KB_EMBEDDER="hash", LOG_LEVEL="warn") as stack:
+    with running_stack(home, "--single", "--home", str(home), KB_EMBEDDER="hash", LOG_LEVEL="warn") as stack:
         shown = stack.process.output()
     line = f"claude mcp add --transport http kb {stack.mcp_url}"
     assert f'{line} --header "Authorization: Bearer $TOKEN"\n' in shown

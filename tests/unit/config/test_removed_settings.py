@@ -16,6 +16,7 @@ from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_load.processes import clean_environment
 from kb_server.settings import ServerSettings
+from tests.support.commands import ended
 
 
 @pytest.mark.parametrize("kind", [ServerSettings, EngineSettings])
@@ -73,22 +74,21 @@ async def test_the_engine_reports_a_removed_name_at_start(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", [["stdio", "--toolset", "textfile"], ["serve"]])
-def test_the_server_reports_a_removed_name_at_start(command: list[str], tmp_path: Path) -> None:
-    """`kb serve` ends after its report, because the certificate does not exist."""
+def test_stdio_reports_a_removed_name_at_start(tmp_path: Path) -> None:
     (text := tmp_path / "text.txt").write_text("text")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "kb_cli.main", *command],
-        env=clean_environment(
-            KB_HOME=str(tmp_path),
-            KB_TEXT_FILE=str(text),
-            KB_TLS_CERT=str(tmp_path / "none"),
-            KB_TLS_KEY=str(tmp_path / "none"),
-            KB_HEADER_TIMEOUT="5",
-        ),
+        [sys.executable, "-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile"],
+        env=clean_environment(KB_HOME=str(tmp_path), KB_TEXT_FILE=str(text), KB_HEADER_TIMEOUT="5"),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
+    assert "KB_HEADER_TIMEOUT has no effect any more" in done.stderr
+
+
+def test_serve_reports_a_removed_name_at_start(tmp_path: Path) -> None:
+    """It ends after its report, because the certificate does not exist."""
+    absent = dict.fromkeys(("KB_TLS_CERT", "KB_TLS_KEY"), str(tmp_path / "none"))
+    done = ended("serve", KB_HOME=str(tmp_path), KB_HEADER_TIMEOUT="5", **absent)
     assert "KB_HEADER_TIMEOUT has no effect any more" in done.stderr

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.citations import as_line, citation_of, find_quote, from_line, quote_hash
+from kb_contracts.semantics.search import as_line, citation_of, find_quote, from_line, quote_hash
 from tests.support.contract_objects import UID, chunk_with
 
 texts = st.text(min_size=1, max_size=60)
@@ -68,7 +68,7 @@ def test_a_text_of_nothing_but_beginnings_takes_few_hashes(monkeypatch: pytest.M
         return "another"
 
     citation = cited("x" * 5_000)
-    monkeypatch.setattr("kb_contracts.semantics.citations.quote_hash", counted)
+    monkeypatch.setattr("kb_contracts.semantics.search.quote_hash", counted)
     assert find_quote(citation, "x" * 1_000_000, moved=True) is None
     assert len(hashed) <= 501
 

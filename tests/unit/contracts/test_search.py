@@ -16,17 +16,15 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Filters, Mode, SearchRequest
 from kb_contracts.api.ragler import ENGINE_USER, collection_id
+from kb_contracts.semantics.collections import first_collections, source_types, vector_result
 from kb_contracts.semantics.search import (
     date_window,
-    first_collections,
     headings_of,
     longest_prefix,
     mark_without_phrase,
     mode_of,
     query_of,
     relaxed,
-    source_types,
-    vector_result,
     with_header,
     within_budget,
     without_text,

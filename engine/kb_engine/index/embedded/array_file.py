@@ -30,8 +30,7 @@ from kb_engine.disk import sync
 
 MAGIC = b"kb-index"
 ALIGNMENT = 64
-CHECKED_AT_ONCE = 1 << 24
-"""Size of the blocks read by `check`, in bytes."""
+CHECKED_AT_ONCE = 1 << 24  # size of the blocks read by `check`, in bytes
 
 Array = NDArray[Any]
 Attribute = int | float | str

@@ -65,8 +65,7 @@ class Block:
         return len(self.chunk_ids)
 
 
-Rest = tuple[Block, Mask | None]
-"""A block, and a mask of its remaining rows; None: all rows remain."""
+Rest = tuple[Block, Mask | None]  # a block, and a mask of its remaining rows; None: all rows remain
 
 
 def write_segment(path: Path, parts: Sequence[Rest]) -> None:

@@ -76,19 +76,13 @@ class Part:
         """The rows that are no longer alive."""
         return np.flatnonzero(~self.alive if self.alive is not None else ()).astype(np.uint32)
 
-    def among(self, rows: Mask) -> Mask | None:
-        """Return a mask of these rows as far as they are alive; None for all rows."""
-        if rows.all():
-            return self.alive
-        return rows if self.alive is None else rows & self.alive
-
-    def without(self, gone: Mask) -> Part:
-        """Return this part after the removal of these rows."""
+    def without(self, documents: Ids) -> Part:
+        """Return this part after the removal of these documents."""
+        others = np.isin(self.block.document_ids, documents, invert=True)
+        alive: Mask = np.repeat(others, self.block.document_rows)
         if self.alive is not None:
-            gone &= self.alive
-        if not gone.any():
-            return self
-        return Part(self.block, self.name, ~gone if self.alive is None else self.alive & ~gone)
+            alive &= self.alive
+        return self if np.count_nonzero(alive) == self.size else Part(self.block, self.name, alive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,24 +98,6 @@ class State:
         """Number of living chunks."""
         return sum(part.size for part in self.parts)
 
-    def rows_of(self, documents: Ids) -> list[Mask]:
-        """Return for each part a mask of the rows of these documents, alive or not."""
-        ids = [np.empty(0, np.int64), *(part.block.document_ids for part in self.parts)]
-        # One call for all parts: for few ids it takes nearly as long as for many.
-        _, *found = np.split(np.isin(np.concatenate(ids), documents), np.cumsum(list(map(len, ids)))[:-1])
-        return [
-            np.repeat(of_part, part.block.document_rows)
-            for of_part, part in zip(found, self.parts, strict=True)
-        ]
-
-    def allowed(self, documents: Ids | None) -> list[Mask | None]:
-        """Return for each part a mask of the living rows, restricted to these documents if given; None for
-        all rows.
-        """
-        if documents is None:
-            return [part.alive for part in self.parts]
-        return [part.among(rows) for part, rows in zip(self.parts, self.rows_of(documents), strict=True)]
-
     def finds(self, wording: Wording) -> bool:
         """True if the order of all words is known, and comparing them takes less than about half a second."""
         known = all(part.block.order is not None for part in self.parts)
@@ -129,10 +105,8 @@ class State:
 
     def without(self, documents: Iterable[int]) -> State:
         """Return this state after the removal of these documents."""
-        rows = self.rows_of(np.fromiter(documents, np.int64))
-        return replace(
-            self, parts=tuple(part.without(gone) for part, gone in zip(self.parts, rows, strict=True))
-        )
+        gone = np.fromiter(documents, np.int64)
+        return replace(self, parts=tuple(part.without(gone) for part in self.parts))
 
     def with_added(self, batch: Batch, analyser: Analyser) -> State:
         """Return this state with new chunks. They are appended to the tail, after the rows of this state.

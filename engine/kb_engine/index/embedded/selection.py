@@ -96,8 +96,8 @@ class Lookup:
     ) -> None:
         self.state = state
         self._words = words
-        allowed = state.allowed(documents)
-        self._counted = allowed if readable is documents or not words else state.allowed(readable)
+        allowed = living(state, documents)
+        self._counted = allowed if readable is documents or not words else living(state, readable)
         conditions = [[_holding(terms, part.block) for part in state.parts] for terms in map(Terms, required)]
         if query.among is not None:
             conditions.append([np.isin(part.block.chunk_ids, query.among) for part in state.parts])
@@ -149,6 +149,23 @@ class Lookup:
             query = replace(query, mode="vector")
         found = select(self._segments, lambda: self.scores, query, originals, scanner, turn=turn)
         return found if self._size is None else replace(found, size=self._size)
+
+
+def living(state: State, documents: Ids | None) -> list[Mask | None]:
+    """Return for each part a mask of the living rows, restricted to these documents if given; None for all
+    rows.
+    """
+    alive = [part.alive for part in state.parts]
+    if documents is None:
+        return alive
+    ids = [np.empty(0, np.int64), *(part.block.document_ids for part in state.parts)]
+    # One call for all parts: for few ids it takes nearly as long as for many.
+    _, *found = np.split(np.isin(np.concatenate(ids), documents), np.cumsum(list(map(len, ids)))[:-1])
+    counts = (part.block.document_rows for part in state.parts)
+    rows = list(map(np.repeat, found, counts))
+    return [
+        old if own.all() else mask for own, old, mask in zip(rows, alive, _both(rows, alive), strict=True)
+    ]
 
 
 def _both(masks: Sequence[Mask], others: Sequence[Mask | None]) -> list[Mask | None]:
@@ -333,16 +350,13 @@ class _Scored:
     bm25: Floats
     scores: Floats
 
+    def at(self, places: Places) -> _Scored:
+        return _Scored(self.ids[places], self.cosines[places], self.bm25[places], self.scores[places])
+
     def best_with(self, other: _Scored, top: int) -> _Scored:
-        ids = np.concatenate([self.ids, other.ids])
-        scores = np.concatenate([self.scores, other.scores])
-        order = np.lexsort((ids, -scores))[:top]
-        return _Scored(
-            ids[order],
-            np.concatenate([self.cosines, other.cosines])[order],
-            np.concatenate([self.bm25, other.bm25])[order],
-            scores[order],
-        )
+        ids, scores = np.concatenate([self.ids, other.ids]), np.concatenate([self.scores, other.scores])
+        cosines, bm25 = np.concatenate([self.cosines, other.cosines]), np.concatenate([self.bm25, other.bm25])
+        return _Scored(ids, cosines, bm25, scores).at(np.lexsort((ids, -scores))[:top])
 
 
 class _Search:
@@ -532,10 +546,7 @@ class _Search:
             if len(self._best.ids) == top:
                 self._threshold = max(self._threshold, float(self._best.scores[-1]))
             start, size = start + size, min(2 * size, _LARGEST_BATCH)
-        kept = self._best.scores >= self._query.min_score
-        if not kept.all():
-            best = self._best
-            self._best = _Scored(best.ids[kept], best.cosines[kept], best.bm25[kept], best.scores[kept])
+        self._best = self._best.at(self._best.scores >= self._query.min_score)
 
     def _exactly(self, pool: _Pool) -> _Scored:
         ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))

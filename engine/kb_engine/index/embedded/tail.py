@@ -19,8 +19,7 @@ from kb_engine.index.port import Ids, Vectors
 from kb_engine.index.words import AnalysedChunk
 
 _FIRST_CAPACITY = 64
-_AT_ONCE = 1 << 16
-"""Size of the texts whose keys are computed at once, in bytes."""
+_AT_ONCE = 1 << 16  # size of the texts whose keys are computed at once, in bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ from kb_engine.index.embedded.postings import (
 Numbers: TypeAlias = "NDArray[np.int64]"
 Kept: TypeAlias = "NDArray[np.bool_]"
 
-POSTINGS_AT_ONCE = 2_000_000
-"""Number of postings merged in memory at once; about 100 MB."""
+POSTINGS_AT_ONCE = 2_000_000  # number of postings merged in memory at once; about 100 MB
 
 
 class _Source:

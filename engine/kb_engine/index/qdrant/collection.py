@@ -23,8 +23,7 @@ from kb_engine.index.qdrant.points import MEANING, PAYLOAD_INDEXES, WORDS
 from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
 
 CONNECTIONS = 32
-MOST_VALUES = 1_000_000
-"""Maximum number of distinct values of a payload field in a facet count."""
+MOST_VALUES = 1_000_000  # maximum number of distinct values of a payload field in a facet count
 _BODY_CHARACTERS = 300
 
 
@@ -139,7 +138,6 @@ class Collection:
         return {int(hit.value): hit.count for hit in found.hits}
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     @contextmanager

@@ -29,8 +29,7 @@ from kb_engine.index.words import ANALYSER
 if TYPE_CHECKING:
     from kb_engine.settings import EngineSettings
 
-REQUEST_BYTES = 4 * 1024 * 1024
-"""Approximate size of a write request in bytes; a server accepts 32 MiB."""
+REQUEST_BYTES = 4 * 1024 * 1024  # approximate size of a write request in bytes; a server accepts 32 MiB
 IDS_AT_ONCE = 10_000
 
 
@@ -47,8 +46,7 @@ class QdrantIndex:
         self._searcher = Searcher(self._collection, settings.exact_up_to)
         self._building: str | None = None
         """Id of the build of the collection that this engine has begun and not finished."""
-        self._last_read: Mark | None = None
-        """The mark read by the last call of `generation`."""
+        self._last_read: Mark | None = None  # the mark read by the last call of `generation`
 
     async def generation(self) -> int:
         self._last_read = await self._marker.read()

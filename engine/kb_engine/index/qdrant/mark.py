@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 from qdrant_client import models as q
 
 from kb_engine.index.port import IndexUnavailable
@@ -25,8 +26,7 @@ from kb_engine.index.qdrant.collection import Collection, NoCollection
 from kb_engine.index.qdrant.points import equals
 from kb_engine.index.words import ANALYSER
 
-MARK_ID = 0
-"""Chunk ids begin at 1."""
+MARK_ID = 0  # chunk ids begin at 1
 BESIDES_THE_MARK = q.Filter(must_not=[q.HasIdCondition(has_id=[MARK_ID])])
 LEASE = 2.0
 """Lifetime of a lock without heartbeat, in request time-outs: by then all requests of the holder
@@ -43,14 +43,12 @@ class Mark:
 
     generation: int = 0
     build: str = ""
-    dimensions: int = 0
-    """Dimensions of the vectors; 0: the collection cannot hold vectors, and has no chunks."""
+    dimensions: int = 0  # dimensions of the vectors; 0: the collection cannot hold vectors, and has no chunks
     reference: float = 0.0
     """Mean length, in words, of the first texts (`points.share`); 0: the collection had no texts yet."""
     holder: str = ""
     beat: int = 0
-    analyser: str = ANALYSER
-    """The analyser of the words; an index of an earlier one is made anew."""
+    analyser: str = ANALYSER  # the analyser of the words; an index of an earlier one is made anew
 
 
 class OvertakenWriter(IndexUnavailable):
@@ -67,10 +65,8 @@ class Marker:
         self._collection = collection
         self._name = uuid4().hex
         self._lease_seconds = LEASE * timeout
-        self._watched: tuple[str, int] = ("", 0)
-        """The holder and beat last seen by a waiting engine."""
-        self._since = 0.0
-        """Time since which these are unchanged."""
+        self._watched: tuple[str, int] = ("", 0)  # the holder and beat last seen by a waiting engine
+        self._since = 0.0  # time since which these are unchanged
         self._beaten = 0.0
         self._held: Mark | None = None
 
@@ -101,21 +97,13 @@ class Marker:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def beat(self, mine: Mark) -> Mark:
-        """Send a heartbeat, if one is due.
-
-        Raises:
-            OvertakenWriter: another engine took this one for dead.
-        """
+        """Send a heartbeat, if one is due. Raises OvertakenWriter: another engine took this one for dead."""
         if time.monotonic() - self._beaten < self._lease_seconds / 4:
             return mine
         return await self.change(mine)
 
     async def change(self, mine: Mark, **changes: Any) -> Mark:
-        """Change the mark, which must be held.
-
-        Raises:
-            OvertakenWriter: another engine has taken it over.
-        """
+        """Change the mark, which must be held. Raises OvertakenWriter: another engine has taken it over."""
         changed = replace(mine, beat=mine.beat + 1, **changes)
         if not await self._replace(mine, changed):
             raise OvertakenWriter("another engine has taken over the search index")
@@ -167,14 +155,6 @@ def _point(mark: Mark) -> q.PointStruct:
 
 def _mark(payload: q.Payload) -> Mark:
     try:
-        return Mark(
-            generation=int(payload["generation"]),
-            build=str(payload["build"]),
-            dimensions=int(payload["dimensions"]),
-            reference=float(payload["reference"]),
-            holder=str(payload["holder"]),
-            beat=int(payload["beat"]),
-            analyser=str(payload.get("analyser")),
-        )
-    except (KeyError, TypeError, ValueError):
+        return msgspec.convert({"analyser": "", "build": "", **payload}, Mark)
+    except msgspec.ValidationError:
         return Mark()  # an invalid mark: the index is rebuilt

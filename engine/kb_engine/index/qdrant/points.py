@@ -27,8 +27,7 @@ from kb_engine.index.port import IndexedDocument, Selection
 from kb_engine.index.score import K1, B
 from kb_engine.index.words import Analyser
 
-MEANING, WORDS = "meaning", "words"
-"""The names of the vectors."""
+MEANING, WORDS = "meaning", "words"  # the names of the vectors
 
 _NUMBER = q.IntegerIndexParams(
     type=q.IntegerIndexType.INTEGER, lookup=True, range=False, enable_hnsw=False, memory=q.Memory.CACHED
@@ -93,7 +92,6 @@ def mean_length(terms: Iterable[Terms]) -> float:
 def points_of(
     documents: Iterable[IndexedDocument], terms: dict[int, Terms], reference: float
 ) -> Iterator[q.PointStruct]:
-    """Yield a point for each chunk."""
     for one in documents:
         common = {
             "document": one.id,

@@ -36,13 +36,10 @@ from kb_engine.index.score import Formula, select
 from kb_engine.index.words import Analyser, looked_up, weigh_words
 
 FIRST_DEPTH = 256
-MOST_DEPTH = 1_024
-"""Maximum depth per method, unless a search asks for more results."""
+MOST_DEPTH = 1_024  # maximum depth per method, unless a search asks for more results
 DEEPER = 4
-MOST_REACHES = 1_000
-"""Maximum number of access scopes with cached statistics."""
-ROUNDING = 1 + 1e-5
-"""Qdrant's scores are in single precision."""
+MOST_REACHES = 1_000  # maximum number of access scopes with cached statistics
+ROUNDING = 1 + 1e-5  # Qdrant's scores are in single precision
 
 
 @dataclass(slots=True)
@@ -55,10 +52,8 @@ class Statistics:
     mark: Mark
     reach: Reach | None
     chunks: int
-    average: float
-    """Mean number of words per chunk."""
-    counts: dict[int, int] = field(default_factory=dict)
-    """Number of chunks with each term."""
+    average: float  # mean number of words per chunk
+    counts: dict[int, int] = field(default_factory=dict)  # number of chunks with each term
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +87,7 @@ class Seen:
     cosines: dict[int, float] = field(default_factory=dict)
     most_cosine: float = -1.0
     most_bm25: float = 0.0
-    everything: bool = False
-    """True if all chunks that could be results were seen."""
+    everything: bool = False  # true if all chunks that could be results were seen
 
 
 class Searcher:
@@ -265,7 +259,6 @@ def _payload_of(question: Question) -> q.WithPayloadInterface:
 
 
 def _scored(question: Question, points: Iterable[q.ScoredPoint]) -> dict[int, float]:
-    """Return the BM25 of each point."""
     if not question.by_words:
         return {}
     scores = {}

@@ -26,12 +26,10 @@ from kb_engine.address import Address, urls_of
 
 T = TypeVar("T")
 
-Db: TypeAlias = Any
-"""An `asyncpg.Connection`; the package has no types."""
+Db: TypeAlias = Any  # an `asyncpg.Connection`; the package has no types
 
 SCHEMA = "kb"
-CONNECTIONS = 10
-"""Maximum number of pooled connections of an engine. The listener has an additional one."""
+CONNECTIONS = 10  # maximum number of pooled connections of an engine. The listener has an additional one.
 WRITERS = CONNECTIONS - 3
 """Maximum number of connections for writes; the rest stays free for searches and leases."""
 _ATTEMPTS = 5
@@ -50,16 +48,14 @@ locks, in seconds: less than a call waits for an answer, and more than a busy en
 RETRY_SECONDS = 2.0
 
 CHANNEL = "kb"
-LISTENER = "kb listener"
-"""The name under which the server lists the connections that receive events."""
+LISTENER = "kb listener"  # the name under which the server lists the connections that receive events
 
 _ESCAPED = {"\0": "\x01\x01", "\x01": "\x01\x02"}
 _RESTORED = {kept: original for original, kept in _ESCAPED.items()}
 _TO_ESCAPE = re.compile("[\0\x01]")
 _TO_RESTORE = re.compile("\x01[\x01\x02]")
 
-_answered: dict[str, str] = {}
-"""The URL of the host that answered last, by the URL of all hosts."""
+_answered: dict[str, str] = {}  # the URL of the host that answered last, by the URL of all hosts
 
 GONE = (
     asyncpg.PostgresConnectionError,
@@ -90,14 +86,6 @@ def to_base(text: str) -> str:
 def from_base(text: str) -> str:
     """Undo `to_base`."""
     return _TO_RESTORE.sub(lambda found: _RESTORED[found[0]], text)
-
-
-def _encoded(text: str) -> bytes:
-    return to_base(text).encode()
-
-
-def _decoded(raw: bytes) -> str:
-    return from_base(bytes(raw).decode())
 
 
 @lru_cache(maxsize=512)
@@ -213,7 +201,13 @@ def _parameters(search_path: str) -> dict[str, str]:
 
 
 async def _prepare(db: Db) -> None:
-    await db.set_type_codec("text", schema="pg_catalog", encoder=_encoded, decoder=_decoded, format="binary")
+    await db.set_type_codec(
+        "text",
+        schema="pg_catalog",
+        encoder=lambda text: to_base(text).encode(),
+        decoder=lambda raw: from_base(bytes(raw).decode()),
+        format="binary",
+    )
 
 
 async def _keep(_db: Db) -> None:

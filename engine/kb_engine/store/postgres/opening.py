@@ -183,18 +183,10 @@ async def reindex_postgres(
     progress: ReindexProgress = lambda _done, _total: None,
     wait: float = WAIT_SECONDS,
 ) -> int:
-    """Re-embed all chunks of a base with `embedder` and record it; return the number of chunks. `embed`
-    blocks.
+    """Do as `reindex_sqlite` does, and index outdated words again, one document per transaction.
 
-    The language of documents without one, as in earlier layouts, is detected as well, and their words and all
-    outdated ones are indexed again, one document per transaction.
-
-    Chunks keep their text; a chunk longer than the new embedder's window is embedded in part. `progress` is
-    called with the number done and the total.
-
-    The new vectors are collected in a separate table, one batch per transaction, so that an interrupted run
-    can be continued. Engines may run meanwhile: chunks that they add are embedded too, before the switch.
-    After it they refuse searches and changes until they are restarted with the new embedder.
+    Engines may run meanwhile: chunks that they add are embedded too, before the switch. After it they refuse
+    searches and changes until they are restarted with the new embedder. `embed` blocks.
 
     Raises:
         BaseRefused: there is no base, or it cannot be used.

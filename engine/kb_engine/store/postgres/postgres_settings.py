@@ -10,8 +10,7 @@ from kb_config.parts import PartSettings
 from kb_config.settings import Setting, SettingsError
 from kb_engine.address import NotAnAddress, address_of, printable
 
-EXACT_BELOW = 20_000
-"""Number of chunks from which the HNSW index is built, which makes inserts slower."""
+EXACT_BELOW = 20_000  # number of chunks from which the HNSW index is built, which makes inserts slower
 LEASE_SECONDS = 30.0
 """Lifetime of a lease without renewal, in seconds; then the jobs of the engine are free for all engines."""
 

@@ -43,6 +43,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
+from kb_config import tracing
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Candidates, Index, IndexQuery, Vector
@@ -97,13 +98,11 @@ WithRoom = Callable[[Attempt, Attempt], Awaitable[object]]
 
 _GROUPS = 2
 """Maximum number of groups of one kind in progress: the engine prepares one while the server does another."""
-GROUP_WRITES = 16
-"""Maximum number of works in a transaction."""
+GROUP_WRITES = 16  # maximum number of works in a transaction
 GROUP_LOCK_MS = 5_000
 """Time that a group waits for one lock, in milliseconds; a lost engine may hold it until the server notices.
 """
-BEATS = 3
-"""Heartbeats per lifetime of a lease."""
+BEATS = 3  # heartbeats per lifetime of a lease
 _END_STOPPED = (
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() "
     "AND usename = current_user AND application_name = 'kb' AND xact_start IS NOT NULL "
@@ -113,8 +112,7 @@ _END_STOPPED = (
 """Ends the transactions of stopped engines, also those that the server itself does not end: in the middle of
 a COPY, between two messages about one statement, or begun behind a pooler.
 """
-_FILE_LEASES = 4
-"""Number of lease lifetimes for which an unaccepted upload is kept without a heartbeat."""
+_FILE_LEASES = 4  # number of lease lifetimes for which an unaccepted upload is kept without a heartbeat
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
 _SILENT_SECONDS = 10.0
 """Time between looks if the server of the listener still answers, and time for an answer, in seconds: one
@@ -205,8 +203,7 @@ class PostgresStore(Store):
         self._lease_seconds = lease_seconds
         self._layout = len(schema.MIGRATIONS)
         self._words = Words()
-        self._leases: set[str] = set()
-        """The leases that this engine holds; the heartbeat renews them."""
+        self._leases: set[str] = set()  # the leases that this engine holds; the heartbeat renews them
         self._spool: PostgresSpool | None = None
         self._writing: set[asyncio.Task[object]] = set()
         self._address = address
@@ -219,8 +216,7 @@ class PostgresStore(Store):
         self._owed: dict[str, list[int]] = {}
         """The calls to be made, by lane, with the listeners of the engines that have no room."""
         self._owing = asyncio.Event()
-        self._listener = 0
-        """The process of the server that serves the listener."""
+        self._listener = 0  # the process of the server that serves the listener
 
     @property
     def context(self) -> bool:
@@ -509,12 +505,13 @@ class PostgresStore(Store):
                     raise Lost from error
                 raise
 
-    async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
-        if vector is not None:
-            query = replace(query, vector=await vector)
-        if self._follower is not None:
-            return await self._search_elsewhere(self._follower, query)
-        return await self._run_read(partial(self._search, query))
+    async def search(self, query: Query, vector: Awaitable[Vector] | None = None) -> Found:
+        with tracing.step("search index"):
+            if vector is not None:
+                query = replace(query, vector=await vector)
+            if self._follower is not None:
+                return await self._search_elsewhere(self._follower, query)
+            return await self._run_read(partial(self._search, query))
 
     async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
         sql = "SELECT p.data FROM originals o JOIN spool_parts p ON p.name = o.file WHERE o.sha256 = ? "

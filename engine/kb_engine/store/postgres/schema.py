@@ -11,13 +11,21 @@ from functools import partial
 
 from kb_contracts.semantics.documents import WHITE_SPACE
 from kb_engine.address import Address
+from kb_engine.store import layout_steps as steps
 from kb_engine.store.port import MARK, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
 from kb_engine.store.postgres.transaction import layout_version, lock_base
-from kb_engine.turns import SHORT_BYTES
 
 _MIGRATING = 0x6B62_0001
 """Advisory lock for migrations: of several engines started together one migrates, and the rest wait."""
+
+_TYPES = {
+    "text": 'text COLLATE "C"', "unsorted": "text", "whole": "bigint", "small": "integer",
+    "real": "double precision", "bytes": "bytea", "truth": "boolean", "false": "false",
+    "number": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "compact": "",
+    "force_ocr": "\n  force_ocr boolean NOT NULL DEFAULT false,",
+    "lease_until": "\n  lease_until timestamptz,",
+}  # fmt: skip
 
 _VERSION_1 = """
 CREATE TABLE base (
@@ -124,57 +132,6 @@ CREATE TABLE postings (
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05);
 CREATE INDEX postings_by_chunk ON postings (chunk_id);
 
--- The collections that somebody has described; `target_audience` and `usage_scenarios` are JSON, or NULL.
-CREATE TABLE collections (
-  id text COLLATE "C" PRIMARY KEY,
-  name text COLLATE "C" NOT NULL UNIQUE,
-  description text COLLATE "C" NOT NULL,
-  created_by text COLLATE "C" NOT NULL,
-  target_audience text COLLATE "C",
-  usage_scenarios text COLLATE "C",
-  created_at text COLLATE "C" NOT NULL,
-  updated_at text COLLATE "C" NOT NULL
-);
-
-CREATE TABLE jobs (
-  seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  id text COLLATE "C" NOT NULL UNIQUE,
-  status text COLLATE "C" NOT NULL,
-  kind text COLLATE "C" NOT NULL,
-  title text COLLATE "C" NOT NULL,
-  tags text COLLATE "C" NOT NULL,
-  metadata text COLLATE "C" NOT NULL,
-  source_path text COLLATE "C",
-  dedup_scope text COLLATE "C" NOT NULL,
-  sha256 text COLLATE "C" NOT NULL,
-  size_bytes bigint NOT NULL,
-  spool text COLLATE "C",
-  filename text COLLATE "C",
-  format text COLLATE "C",
-  doc_type text COLLATE "C" NOT NULL,
-  force_ocr boolean NOT NULL DEFAULT false,
-  lease text COLLATE "C",
-  lease_until timestamptz,
-  step text COLLATE "C" NOT NULL,
-  completed_steps integer NOT NULL DEFAULT 0,
-  total_steps integer NOT NULL DEFAULT 0,
-  attempts integer NOT NULL DEFAULT 0,
-  document_id bigint,
-  document_uid text COLLATE "C",
-  deduplicated boolean NOT NULL DEFAULT false,
-  error_code text COLLATE "C",
-  error_message text COLLATE "C",
-  created_at text COLLATE "C" NOT NULL,
-  started_at text COLLATE "C",
-  finished_at text COLLATE "C"
-);
-CREATE TABLE job_texts (
-  job_id text COLLATE "C" PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
-  text text NOT NULL
-);
-CREATE INDEX jobs_by_status ON jobs (status, seq);
-CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
-
 -- Files between their acceptance and the end of their job, for whichever engine takes it.
 CREATE TABLE spool_files (
   name text COLLATE "C" PRIMARY KEY,
@@ -189,69 +146,39 @@ CREATE TABLE spool_parts (
   PRIMARY KEY (name, part)
 );
 ALTER TABLE spool_parts ALTER COLUMN data SET STORAGE EXTERNAL;
-
-CREATE TABLE idempotency (
-  credential text COLLATE "C" NOT NULL,
-  operation text COLLATE "C" NOT NULL,
-  key text COLLATE "C" NOT NULL,
-  fingerprint text COLLATE "C" NOT NULL,
-  answer bytea NOT NULL,
-  created_at text COLLATE "C" NOT NULL,
-  PRIMARY KEY (credential, operation, key)
-);
-CREATE INDEX idempotency_by_age ON idempotency (created_at);
 """
 
-# An update of a note is a job; the idempotency keys waiting for it get its outcome as their response.
-_VERSION_2 = """
-ALTER TABLE jobs ADD COLUMN new_title text COLLATE "C";
-ALTER TABLE jobs ADD COLUMN expected_version bigint;
-CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
+FILL_RESERVE = "INSERT INTO reserve (room) SELECT generate_series(1, 10000)"
 
--- Set while the answer is not known yet: it is that of this job.
-ALTER TABLE idempotency ADD COLUMN job_id text COLLATE "C" REFERENCES jobs (id) ON DELETE CASCADE;
-CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
-"""
+_WHITE_SPACE = "".join(f"\\u{ord(char):04x}" for char in WHITE_SPACE)
 
-# Jobs have a lane, a caller and a turn; waiting jobs keep their order.
-_VERSION_3 = f"""
-ALTER TABLE jobs ADD COLUMN caller text COLLATE "C" NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN lane text COLLATE "C" NOT NULL DEFAULT 'long';
-ALTER TABLE jobs ADD COLUMN turn bigint NOT NULL DEFAULT 0;
-UPDATE jobs SET turn = seq;
-UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
-CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
-CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
-"""  # noqa: S608
+_STEMMED = "ar ca cs da de el es et eu fa fi fr ga hi hu hy id it lt ne nl no pl pt ro ru sr sv ta tr"
 
-# Failed jobs keep their bytes, crashes of engines are counted, and the duration of jobs is measured.
-_VERSION_4 = """
-ALTER TABLE jobs
-  ADD COLUMN retryable boolean NOT NULL DEFAULT false,
-  ADD COLUMN crashes integer NOT NULL DEFAULT 0,
-  ADD COLUMN rests_until text COLLATE "C";
-CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
-  WHERE status = 'queued';
-CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
-CREATE TABLE measures (
-  work text COLLATE "C" PRIMARY KEY,
-  jobs double precision NOT NULL,
-  bytes double precision NOT NULL,
-  seconds double precision NOT NULL,
-  squares double precision NOT NULL,
-  products double precision NOT NULL
-);
-"""
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f"
+    r"\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff"
+)
 
-# Every change of a document has a number, which a separate index follows.
-_VERSION_5 = """
+
+def _own(step: str) -> str:
+    """Return a step that both databases share in the types of PostgreSQL."""
+    return step.format_map(_TYPES)
+
+
+MIGRATIONS: Sequence[str] = (
+    _VERSION_1 + _own(steps.COLLECTIONS + steps.JOBS),
+    _own(steps.UPDATES),
+    _own(steps.LANES),
+    _own(steps.FAILED_JOBS),
+    # Every change of a document has a number, which a separate index follows.
+    """
 ALTER TABLE base ADD COLUMN changes bigint NOT NULL DEFAULT 1;
 CREATE TABLE index_changes (generation bigint PRIMARY KEY, document_id bigint);
-"""
-
-# Documents are changed concurrently: totals are counted in as many rows as there are concurrent changes, and
-# ids come from sequences, which continue after the last id.
-_VERSION_6 = """
+""",
+    # Documents are changed concurrently: totals are counted in as many rows as there are concurrent changes,
+    # and ids come from sequences, which continue after the last id.
+    """
 CREATE TABLE counters (
   slot bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   chunks bigint NOT NULL,
@@ -277,77 +204,19 @@ FROM base b, (SELECT
 CREATE SEQUENCE document_ids;
 CREATE SEQUENCE chunk_ids;
 SELECT setval('document_ids', last_document + 1, false), setval('chunk_ids', last_chunk + 1, false) FROM base;
-"""
-
-# Feedback: `opened` is 0 or 1; `rating` is 1 for useful, -1 for not useful, 0 if not rated.
-_VERSION_7 = """
-CREATE TABLE feedback (
-  document_id bigint NOT NULL REFERENCES documents ON DELETE CASCADE,
-  voice text COLLATE "C" NOT NULL,
-  opened integer NOT NULL,
-  rating integer NOT NULL,
-  given_at text COLLATE "C" NOT NULL,
-  PRIMARY KEY (document_id, voice)
-);
-"""
-
-# The language of a document selects the stemmer; NULL: English, as before.
-_VERSION_8 = """
-ALTER TABLE documents ADD COLUMN language text COLLATE "C";
-CREATE INDEX documents_by_language ON documents (language) WHERE language IS NOT NULL;
-"""
-
-# A source has one document. Jobs of a source run in order, and record their outcome. A document that was also
-# submitted without a source path is `unsourced`. If a document was moved to another collection, its
-# deduplication scope follows.
-_VERSION_9 = """
-ALTER TABLE documents ADD COLUMN unsourced boolean NOT NULL DEFAULT false;
-UPDATE documents SET unsourced = true
-  WHERE id NOT IN (SELECT document_id FROM document_sources);
-UPDATE documents SET dedup_scope = coalesce((
-    SELECT tag FROM document_tags WHERE document_id = documents.id AND tag LIKE 'collection:%'
-    ORDER BY id DESC LIMIT 1), dedup_scope)
-  WHERE dedup_scope LIKE 'collection:%' AND NOT EXISTS (
-    SELECT 1 FROM document_tags WHERE document_id = documents.id AND tag = dedup_scope);
-ALTER TABLE jobs ADD COLUMN source_scope text COLLATE "C";
-ALTER TABLE jobs ADD COLUMN outcome text COLLATE "C";
-ALTER TABLE jobs ADD COLUMN left_out text COLLATE "C";
-UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
-"""
-
-# Old versions of documents that were replaced or removed.
-_VERSION_10 = """
-CREATE TABLE versions (
-  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  document_id bigint NOT NULL,
-  uid text COLLATE "C" NOT NULL,
-  version bigint NOT NULL,
-  removed boolean NOT NULL,
-  kept_at text COLLATE "C" NOT NULL,
-  expires_at text COLLATE "C" NOT NULL,
-  members text NOT NULL,
-  text text NOT NULL,
-  passages text NOT NULL,
-  vectors bytea,
-  UNIQUE (document_id, version)
-);
-ALTER TABLE versions ALTER COLUMN vectors SET STORAGE EXTERNAL;
-CREATE INDEX versions_by_uid ON versions (uid);
-CREATE INDEX versions_by_end ON versions (expires_at);
-CREATE INDEX versions_removed ON versions (id) WHERE removed;
-"""
-
-FILL_RESERVE = "INSERT INTO reserve (room) SELECT generate_series(1, 10000)"
-
-# Pages to be freed on a full disk; the table has no index, so that emptying it needs no new pages.
-_VERSION_12 = f"""
+""",
+    _own(steps.FEEDBACK),
+    _own(steps.LANGUAGES),
+    _own(steps.SOURCES),
+    _own(steps.VERSIONS) + "ALTER TABLE versions ALTER COLUMN vectors SET STORAGE EXTERNAL;",
+    _own(steps.REACH),
+    # Pages to be freed on a full disk; the table has no index, so that emptying it needs no new pages.
+    f"""
 CREATE TABLE reserve (room bigint);
 {FILL_RESERVE};
-"""
-
-# Kept originals stay in the spool tables; versions name the file from which they were made.
-_VERSION_13 = """
+""",
+    # Kept originals stay in the spool tables; versions name the file from which they were made.
+    """
 CREATE TABLE originals (
   sha256 text COLLATE "C" PRIMARY KEY,
   size_bytes bigint NOT NULL,
@@ -356,28 +225,23 @@ CREATE TABLE originals (
 ALTER TABLE versions ADD COLUMN original text COLLATE "C";
 UPDATE versions SET original = members::json->>'sha256' WHERE members::json->>'kind' = 'file';
 CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
-"""
-
-# A path of 1,000 characters may be too long for a B-tree; its hash never is.
-_VERSION_14 = """
+""",
+    # A path of 1,000 characters may be too long for a B-tree; its hash never is.
+    """
 DROP INDEX jobs_by_source;
 CREATE INDEX jobs_by_source ON jobs USING hash (source_path) WHERE finished_at IS NULL;
-"""
-
-_WHITE_SPACE = "".join(f"\\u{ord(char):04x}" for char in WHITE_SPACE)
-
-# Deduplicate notes regardless of trailing white space.
-_VERSION_15 = f"""
+""",
+    # Deduplicate notes regardless of trailing white space.
+    f"""
 ALTER TABLE documents ADD COLUMN note_hash text COLLATE "C";
 UPDATE documents SET
   note_hash = encode(sha256(convert_to(rtrim(note_texts.text, E'{_WHITE_SPACE}'), 'UTF8')), 'hex')
   FROM note_texts WHERE note_texts.document_id = documents.id;
 CREATE INDEX documents_by_note ON documents (note_hash) WHERE note_hash IS NOT NULL;
-"""  # noqa: S608
-
-# Passages and versions are known by hashes of their texts. A document that lacks passages has none, nor has a
-# text that is not kept as it is (`connection.to_base`).
-_VERSION_16 = """
+""",  # noqa: S608
+    # Passages and versions are known by hashes of their texts. A document that lacks passages has none, nor
+    # has a text that is not kept as it is (`connection.to_base`).
+    """
 ALTER TABLE documents ADD COLUMN passages_hash text COLLATE "C";
 ALTER TABLE versions ADD COLUMN text_hash text COLLATE "C";
 UPDATE documents SET passages_hash = known.hash
@@ -392,34 +256,24 @@ UPDATE documents SET passages_hash = encode(sha256(''), 'hex')
   WHERE chunk_count = 0 AND id NOT IN (SELECT document_id FROM chunks);
 UPDATE versions SET text_hash = encode(sha256(convert_to(text, 'UTF8')), 'hex')
   WHERE text NOT LIKE E'%\\x01%';
-"""
-
-_STEMMED = "ar ca cs da de el es et eu fa fi fr ga hi hu hy id it lt ne nl no pl pt ro ru sr sv ta tr"
-
-_UNSPACED = (
-    r"\u0e00-\u0eff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f"
-    r"\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f"
-    r"\U00020000-\U0003ffff"
-)
-
-# The stem of a language carries the language (`words.py`), unlike identifiers and letters of scripts without
-# spaces.
-_VERSION_17 = rf"""
+""",
+    # The stem of a language carries the language (`words.py`), unlike identifiers and letters of scripts
+    # without spaces.
+    rf"""
 UPDATE postings SET term = documents.language || '|' || term
   FROM chunks JOIN documents ON documents.id = chunks.document_id
   WHERE chunks.id = postings.chunk_id AND documents.language = ANY (string_to_array('{_STEMMED}', ' '))
     AND term !~ '^[{_UNSPACED}]|[._:/@+#~ -]';
-"""  # noqa: S608
-
-# Documents whose words an earlier analyser made; engines index them again in the background.
-_VERSION_19 = """
+""",  # noqa: S608
+    _own(steps.FIDELITY),
+    # Documents whose words an earlier analyser made; engines index them again in the background.
+    """
 CREATE TABLE outdated_words (document_id bigint PRIMARY KEY);
 INSERT INTO outdated_words SELECT id FROM documents;
-"""
-
-# Words in their order, which phrases and exclusions compare. Long rows stay in their page: fetching them
-# from elsewhere would take longer than comparing them.
-_VERSION_20 = """
+""",
+    # Words in their order, which phrases and exclusions compare. Long rows stay in their page: fetching them
+    # from elsewhere would take longer than comparing them.
+    """
 CREATE TABLE word_orders (
   chunk_id bigint PRIMARY KEY,
   words text COLLATE "C" NOT NULL
@@ -427,42 +281,8 @@ CREATE TABLE word_orders (
 ALTER TABLE word_orders ALTER COLUMN words SET STORAGE EXTERNAL;
 CREATE INDEX word_orders_by_word ON word_orders USING gin (string_to_array(words, ' '));
 INSERT INTO outdated_words SELECT id FROM documents ON CONFLICT DO NOTHING;
-"""
-
-# Questions by day, and the texts of those that found nothing.
-_VERSION_21 = """
-CREATE TABLE questions (
-  day text COLLATE "C" PRIMARY KEY,
-  total bigint NOT NULL,
-  unanswered bigint NOT NULL
-);
-CREATE TABLE question_texts (text text COLLATE "C" PRIMARY KEY, counted_at text COLLATE "C" NOT NULL);
-"""
-
-MIGRATIONS: Sequence[str] = (
-    _VERSION_1,
-    _VERSION_2,
-    _VERSION_3,
-    _VERSION_4,
-    _VERSION_5,
-    _VERSION_6,
-    _VERSION_7,
-    _VERSION_8,
-    _VERSION_9,
-    _VERSION_10,
-    # The access scope of a job's caller, as JSON; NULL: unrestricted.
-    'ALTER TABLE jobs ADD COLUMN reach text COLLATE "C"',
-    _VERSION_12,
-    _VERSION_13,
-    _VERSION_14,
-    _VERSION_15,
-    _VERSION_16,
-    _VERSION_17,
-    # The report of the reading of a file, as JSON; NULL for notes and earlier documents.
-    'ALTER TABLE documents ADD COLUMN fidelity text COLLATE "C"',
-    _VERSION_19,
-    _VERSION_20,
-    _VERSION_21,
+""",
+    _own(steps.QUESTIONS),
 )
 """The migration at index n leads from version n to version n + 1."""
 

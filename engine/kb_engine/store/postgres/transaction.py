@@ -38,10 +38,8 @@ _ACCEPTING = 0x6B62_0002
 """Advisory lock for accepting jobs: job numbers follow the order of commits, and the queue limit is kept."""
 _CHANGING = 0x6B62_0003
 """Advisory lock of the base: shared for changes of documents, exclusive for changes of the whole base."""
-_DESCRIBING = 0x6B62_0004
-"""Advisory lock for describing a collection: names and ids stay unique."""
-BUILDING = 0x6B62_0005
-"""Advisory lock for building the index of vectors, or for preventing that."""
+_DESCRIBING = 0x6B62_0004  # advisory lock for describing a collection: names and ids stay unique
+BUILDING = 0x6B62_0005  # advisory lock for building the index of vectors, or for preventing that
 _KEYS, _CONTENTS, _MEASURES = range(3)
 """Hash seeds, so that keys, contents and measures with equal text have different advisory locks."""
 SLICE = 100

@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 from kb_contracts.semantics.query import Wording, words_of
 from kb_engine.store.postgres.connection import Db, rows, value
 
-MOST_IDS = 50_000
-"""Maximum number of ids in a statement."""
-MOST_SCANS = 50
-"""Maximum number of phrases and exclusions compared in SQL; a hostile query has hundreds."""
+MOST_IDS = 50_000  # maximum number of ids in a statement
+MOST_SCANS = 50  # maximum number of phrases and exclusions compared in SQL; a hostile query has hundreds
 MOST_COMPARED = 20_000_000
 """Maximum number of chunks times phrases and exclusions; comparing so many takes about ten seconds."""
 _LONGEST = 64

@@ -189,7 +189,6 @@ async def _description(read: Read, name: str) -> _Description | None:
 
 
 async def _stats(read: Read, condition: str, values: Sequence[str]) -> dict[str, _Stats]:
-    """Return the statistics by collection name."""
     within, reached = read.within("document_id")
     sql = STATISTICS.format(index=read.statistics_index, condition=condition + within)
     found = await read.rows(sql, (*values, *reached))

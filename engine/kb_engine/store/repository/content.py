@@ -20,6 +20,7 @@ _COLUMNS = (
     "id", "kind", "title", "sha256", "chunk_count", "passages_hash", "extraction_method", "pages",
     "status_reason", "language", "fidelity",
 )  # fmt: skip
+_PREPARED = ("title", "extraction_method", "pages", "status_reason", "language", "fidelity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +67,17 @@ class Content:
 
     def prepared(self, chunks: Sequence[PreparedChunk], vectors: Vectors) -> Prepared:
         """Return the content with these chunks, ready to be stored."""
-        return Prepared(
-            title=self.title,
-            extraction_method=self.extraction_method,
-            pages=self.pages,
-            chunks=chunks,
-            vectors=vectors,
-            status_reason=self.status_reason,
-            language=self.language,
-            fidelity=self.fidelity,
-        )
+        return Prepared(chunks=chunks, vectors=vectors, **prepared_fields(self))
 
     @property
     def hash_of_passages(self) -> str:
         """The `passages_hash` of the chunks as they are now."""
         return passages_hash(chunk.text for chunk in self.chunks)
+
+
+def prepared_fields(of: object) -> dict[str, Any]:
+    """Return the fields of a `Prepared` that stored content and a kept version have, too."""
+    return {name: getattr(of, name) for name in _PREPARED}
 
 
 def passages_hash(texts: Iterable[str]) -> str:
@@ -97,7 +94,6 @@ def passages_hash(texts: Iterable[str]) -> str:
 
 
 def fidelity_in(column: str | None) -> m.Fidelity | None:
-    """Return the report in a column; None for NULL."""
     return None if column is None else msgspec.json.decode(column, type=m.Fidelity)
 
 
@@ -114,7 +110,6 @@ async def passages(read: Read, document_id: int) -> list[str]:
 
 
 async def assign(write: Write, document_id: int, columns: Mapping[str, Any]) -> None:
-    """Set columns of a document."""
     assignments = ", ".join(f"{name} = ?" for name in columns)
     await write.rows(
         f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
@@ -132,7 +127,6 @@ async def describe(
 
 
 def columns_of(job: NewJob, prepared: Prepared, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns set by a job."""
     return {
         "kind": job.kind,
         "doc_type": job.doc_type,
@@ -155,7 +149,6 @@ async def keep_text(write: Write, document_id: int, job: NewJob) -> None:
 
 
 def metadata_columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns for a document's metadata."""
     source_type = metadata.get("source_type")
     return {
         "metadata": msgspec.json.encode(metadata).decode(),
@@ -188,7 +181,6 @@ def _passage_columns(prepared: Prepared) -> dict[str, Any]:
 
 
 async def count(read: Read) -> int:
-    """Return the number of documents."""
     return int(await read.value("SELECT count(*) FROM documents"))
 
 
@@ -199,7 +191,6 @@ async def ids_after(read: Read, document_id: int, limit: int) -> list[int]:
 
 
 async def content(read: Read, document_id: int) -> Content | None:
-    """Return the content of a document, or None."""
     row = await read.row(f"SELECT {', '.join(_COLUMNS)} FROM documents WHERE id = ?", (document_id,))  # noqa: S608
     if row is None:
         return None

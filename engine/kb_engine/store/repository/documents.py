@@ -17,7 +17,6 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import DocumentsQuery
 from kb_contracts.semantics.access import check_changes, check_stays, check_whole
-from kb_contracts.semantics.citations import GONE, checked, find_quote
 from kb_contracts.semantics.documents import (
     check_tags_fit,
     check_version,
@@ -29,6 +28,7 @@ from kb_contracts.semantics.documents import (
     tags_to_unite,
     text_digest,
 )
+from kb_contracts.semantics.search import GONE, checked, find_quote
 from kb_contracts.semantics.sources import left_out, scope_after_removal, scope_after_tags, source_not_found
 from kb_engine.store.clock import following
 from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared
@@ -94,7 +94,6 @@ async def find(read: Read, key: int | str) -> m.Document:
 
 
 async def has(read: Read, uid: str) -> bool:
-    """True if a document has this uid."""
     return await read.value("SELECT id FROM documents WHERE uid = ?", (uid,)) is not None
 
 

@@ -58,10 +58,8 @@ class _Measures(NamedTuple):
     jobs: float
     bytes: float
     seconds: float
-    squares: float
-    """Sum of the squared sizes."""
-    products: float
-    """Sum of bytes times seconds."""
+    squares: float  # sum of the squared sizes
+    products: float  # sum of bytes times seconds
 
     def seconds_for(self, jobs: float, size: float) -> float | None:
         """Estimate the seconds for `jobs` jobs of `size` bytes in total; None without a similar job."""
@@ -171,8 +169,7 @@ class _Queue:
         self._now = now
         self._all = _Measures(*map(sum, zip(*known.values(), strict=True))) if known else None
         self._before: float | None = 0.0
-        self.left: dict[str, float | None] = {}
-        """Remaining seconds of the running jobs, by id."""
+        self.left: dict[str, float | None] = {}  # remaining seconds of the running jobs, by id
 
     def add(self, name: str, jobs: int, size: int) -> None:
         self._wait(self._seconds_for(name, jobs, float(size)))

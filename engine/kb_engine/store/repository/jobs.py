@@ -40,8 +40,7 @@ from kb_engine.store.repository.transaction import (
 )
 from kb_engine.turns import LANES, Lane, lane_of, turn
 
-KEPT_FINISHED = 10_000
-"""Number of ended jobs kept in the list; older ones are deleted."""
+KEPT_FINISHED = 10_000  # number of ended jobs kept in the list; older ones are deleted
 _FREE_CRASHES = 2
 _FIRST_REST = timedelta(seconds=10)
 _LONGEST_REST = timedelta(hours=1)

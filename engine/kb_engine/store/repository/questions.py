@@ -10,8 +10,7 @@ from kb_contracts.semantics.history import QUESTION_DAYS
 from kb_engine.store.clock import parse
 from kb_engine.store.repository.transaction import Read, Write
 
-KEPT_TEXTS = 100
-"""Number of texts that are kept, the latest ones."""
+KEPT_TEXTS = 100  # number of texts that are kept, the latest ones
 _KEPT_DAYS = timedelta(days=400)
 
 
@@ -56,5 +55,4 @@ async def texts(read: Read) -> list[str]:
 
 
 async def forget_texts(write: Write) -> None:
-    """Remove all texts."""
     await write.rows("DELETE FROM question_texts")

@@ -7,8 +7,7 @@ from typing import Any
 
 from kb_contracts.access.reach import Reach
 
-Condition = tuple[str, Sequence[Any]]
-"""SQL with a `?` for each of the values."""
+Condition = tuple[str, Sequence[Any]]  # SQL with a `?` for each of the values
 
 _LAST = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000

@@ -89,7 +89,6 @@ async def holders(read: Read, path: str, job: NewJob) -> list[Holder]:
 
 
 async def holder(read: Read, document: m.Document) -> Holder:
-    """Return a document as a holder of its sources."""
     unsourced = await read.value("SELECT unsourced FROM documents WHERE id = ?", (document.id,))
     return Holder(document.id, document.source_paths, bool(unsourced))
 
@@ -111,13 +110,11 @@ async def attach(write: Write, document: m.Document, job: NewJob) -> bool:
 
 
 async def point(write: Write, path: str, document_id: int) -> None:
-    """Add a new source path to a document."""
     sql = "INSERT INTO document_sources (document_id, source_path) VALUES (?, ?)"
     await write.rows(sql, (document_id, path))
 
 
 async def detach(write: Write, document_id: int, path: str) -> None:
-    """Remove a source path from a document."""
     gone = "DELETE FROM document_sources WHERE document_id = ? AND source_path = ?"
     await write.rows(gone, (document_id, path))
     await _set_first(write, document_id)

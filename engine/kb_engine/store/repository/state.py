@@ -122,7 +122,6 @@ async def changes_since(read: Read, applied: int, limit: int) -> tuple[Changes, 
 
 
 async def documents_after(read: Read, document_id: int, limit: int) -> list[IndexedDocument]:
-    """Return the next documents by id."""
     return await _documents(
         read, "IN (SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT ?)", (document_id, limit)
     )
@@ -139,13 +138,13 @@ async def _documents(read: Read, those: str, values: Sequence[Any]) -> list[Inde
         f"{read.sources}, {read.tags} FROM documents d WHERE d.id {those} ORDER BY d.id",
         values,
     )
-    chunks: dict[int, list[tuple[int, str | None, str, object]]] = {row[0]: [] for row in found}
+    chunks: dict[int, list[Sequence[Any]]] = {row[0]: [] for row in found}
     for document_id, *chunk in await read.rows(
         f"SELECT c.document_id, c.id, c.heading, c.text, {read.vector} FROM chunks c "  # noqa: S608
         f"JOIN vectors v ON v.chunk_id = c.id WHERE c.document_id {those} ORDER BY c.id",
         values,
     ):
-        chunks[document_id].append((chunk[0], chunk[1], chunk[2], chunk[3]))
+        chunks[document_id].append(chunk)
     documents = []
     for id_, title, doc_type, form, source_type, language, created_at, updated_at, sources, tags in found:
         own = chunks[id_]

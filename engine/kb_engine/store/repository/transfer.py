@@ -75,7 +75,6 @@ class Record:
 
 
 def row_digest(fields: Fields) -> str:
-    """SHA-256 of a row."""
     return _digest(fields)
 
 
@@ -93,7 +92,6 @@ async def document_ids(read: Read) -> list[int]:
 
 
 async def record(read: Read, document_id: int) -> Record | None:
-    """Return the record of a document, or None."""
     sql = f"SELECT {', '.join(DOCUMENT)}, {read.sources}, {read.tags} FROM documents d WHERE d.id = ?"  # noqa: S608
     row = await read.row(sql, (document_id,))
     whole = await content(read, document_id)
@@ -117,7 +115,6 @@ async def keys(read: Read, table: str) -> list[tuple[Any, ...]]:
 
 
 async def row(read: Read, table: str, key: Sequence[Any]) -> Fields | None:
-    """Return a row by its key."""
     columns = TABLES[table]
     where = " AND ".join(f"{name} = ?" for name in _KEYS[table])
     found = await read.row(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", key)  # noqa: S608
@@ -130,7 +127,6 @@ async def last_document(read: Read) -> int:
 
 
 async def jobs_by_status(read: Read) -> dict[str, int]:
-    """Return the number of jobs in each state."""
     return {
         str(status): int(count)
         for status, count in await read.rows("SELECT status, count(*) FROM jobs GROUP BY status")

@@ -21,7 +21,7 @@ from kb_engine.index.port import Vectors
 from kb_engine.store.clock import parse, stamp
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.store.repository import originals
-from kb_engine.store.repository.content import content
+from kb_engine.store.repository.content import content, prepared_fields
 from kb_engine.store.repository.transaction import Read, Write, makes_room
 
 _MEMBERS = (
@@ -92,17 +92,7 @@ class Past:
 
     def prepared(self, vectors: Vectors) -> Prepared:
         """Return the content, ready to be stored."""
-        members = self.members
-        return Prepared(
-            title=members.title,
-            extraction_method=members.extraction_method,
-            pages=members.pages,
-            chunks=self.chunks,
-            vectors=vectors,
-            status_reason=members.status_reason,
-            language=members.language,
-            fidelity=members.fidelity,
-        )
+        return Prepared(chunks=self.chunks, vectors=vectors, **prepared_fields(self.members))
 
 
 # read
@@ -274,16 +264,11 @@ async def keep(write: Write, document_id: int, *, removed: bool) -> None:
     known = dict(zip(_MEMBERS, values, strict=True))
     members = Members(
         **{**known, "unsourced": bool(known["unsourced"])},
-        title=standing.title,
+        **prepared_fields(standing),
         source_paths=write.read_list(paths),
         tags=write.read_list(tags),
         metadata=msgspec.json.decode(metadata),
-        extraction_method=standing.extraction_method,
-        pages=standing.pages,
-        status_reason=standing.status_reason,
-        language=standing.language,
         chunk_count=len(places),
-        fidelity=standing.fidelity,
     )
     columns = {
         "document_id": document_id,

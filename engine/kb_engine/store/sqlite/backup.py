@@ -26,14 +26,14 @@ from kb_engine.disk import sync
 from kb_engine.store.clock import SteadyClock, elapsed_seconds
 from kb_engine.store.port import BaseUnfinished
 from kb_engine.store.repository import content, jobs, versions
-from kb_engine.store.sqlite.connection import SqliteRead, damage_of, rows, transaction, value
+from kb_engine.store.sqlite.connection import damage_of, rows, transaction, value
 from kb_engine.store.sqlite.copying import copied
 from kb_engine.store.sqlite.damage import reindexed
 from kb_engine.store.sqlite.opening import made_at, restoring
 from kb_engine.store.sqlite.originals import originals_of
+from kb_engine.store.sqlite.reading import SqliteRead, run_to_end
 from kb_engine.store.sqlite.schema import MIGRATIONS, is_unfinished
 from kb_engine.store.sqlite.segments import folder_of
-from kb_engine.store.sqlite.sqlite_store import run_to_end
 from kb_engine.store.store import utc_now
 
 BASE, SPOOL, ORIGINALS, KEYS, MANIFEST = "kb.sqlite", "spool", "originals", "keys.json", "backup.json"

@@ -41,15 +41,8 @@ from kb_engine.store.port import (
     bound_embedder,
     check_shape,
 )
-from kb_engine.store.sqlite.connection import (
-    VECTOR_TYPE,
-    SqliteRead,
-    connect,
-    rows,
-    set_meta,
-    transaction,
-    value,
-)
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
+from kb_engine.store.sqlite.reading import SqliteRead
 from kb_engine.store.sqlite.schema import is_unfinished, migrate, set_embedder, stored_embedder
 from kb_engine.store.sqlite.segments import language_in, open_index
 
@@ -189,7 +182,7 @@ def _refusals(path: Path) -> Iterator[None]:
     except (apsw.FullError, apsw.IOError) as error:
         raise BaseUnwritable(path, f"{error}. Look at the disk: is it full, or failing?") from error
     except apsw.BusyError as error:
-        raise BaseInUse(path, None) from error
+        raise BaseInUse(path) from error
     except (apsw.SQLError, apsw.ConstraintError) as error:
         raise NotABase(path, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
 
@@ -289,7 +282,7 @@ def _lock_byte(path: Path, file: int) -> None:
         fcntl.fcntl(file, _SET_LOCK, wanted)
     except OSError as error:
         if error.errno in {errno.EAGAIN, errno.EACCES}:
-            raise BaseInUse(path, None) from error
+            raise BaseInUse(path) from error
         if error.errno != errno.EINVAL:  # the system does not support such locks after all
             raise
 

@@ -68,5 +68,4 @@ class OriginalFolder:
 
 
 def originals_of(base: Path) -> Path:
-    """The folder of the originals of the base at `base`."""
     return base.with_name(f"{base.name}.originals")

@@ -56,7 +56,6 @@ class Reserve:
             logger.warning("no disk space is reserved for deletions", extra={"error": str(error)})
 
     def give(self) -> None:
-        """Release the reserve."""
         with suppress(OSError):
             self._file.unlink()
 

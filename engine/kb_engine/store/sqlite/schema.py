@@ -16,14 +16,19 @@ import apsw
 
 from kb_contracts.semantics.documents import note_hash, text_digest
 from kb_engine.index.words import TOKENIZER, index_text
+from kb_engine.store import layout_steps as steps
 from kb_engine.store.port import UNFINISHED, BaseTooNew, EmbedderIdentity, NotABase
 from kb_engine.store.repository.content import passages_hash
 from kb_engine.store.sqlite.connection import rows, set_meta, transaction, value
 from kb_engine.store.sqlite.copying import keep_layout
-from kb_engine.turns import SHORT_BYTES
 
-Migration = str | Callable[[apsw.Connection], None]
-"""SQL, or a function if SQL does not suffice."""
+Migration = str | Callable[[apsw.Connection], None]  # SQL, or a function if SQL does not suffice
+
+_TYPES = {
+    "text": "TEXT", "unsorted": "TEXT", "whole": "INTEGER", "small": "INTEGER", "real": "REAL",
+    "bytes": "BLOB", "truth": "INTEGER", "false": "0", "number": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "compact": " WITHOUT ROWID", "force_ocr": "", "lease_until": "",
+}  # fmt: skip
 
 _VERSION_1 = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -102,7 +107,7 @@ CREATE INDEX documents_by_update ON documents (updated_at);
 CREATE INDEX documents_counted ON documents (doc_type, status, size_bytes, chunk_count);
 """
 
-_VERSION_2_TABLES = """
+_VERSION_2_TABLES = f"""
 CREATE TABLE document_sources (
   id INTEGER PRIMARY KEY,
   document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
@@ -124,223 +129,14 @@ CREATE INDEX document_tags_by_tag ON document_tags (tag, document_id);
 INSERT INTO document_tags (document_id, tag) SELECT document_id, tag FROM document_tags_1 ORDER BY rowid;
 DROP TABLE document_tags_1;
 
-CREATE TABLE jobs (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT,
-  id TEXT NOT NULL UNIQUE,
-  status TEXT NOT NULL,
-  kind TEXT NOT NULL,
-  title TEXT NOT NULL,
-  tags TEXT NOT NULL,
-  metadata TEXT NOT NULL,
-  source_path TEXT,
-  dedup_scope TEXT NOT NULL,
-  sha256 TEXT NOT NULL,
-  size_bytes INTEGER NOT NULL,
-  spool TEXT,
-  filename TEXT,
-  format TEXT,
-  doc_type TEXT NOT NULL,
-  lease TEXT,
-  step TEXT NOT NULL,
-  completed_steps INTEGER NOT NULL DEFAULT 0,
-  total_steps INTEGER NOT NULL DEFAULT 0,
-  attempts INTEGER NOT NULL DEFAULT 0,
-  document_id INTEGER,
-  document_uid TEXT,
-  deduplicated INTEGER NOT NULL DEFAULT 0,
-  error_code TEXT,
-  error_message TEXT,
-  created_at TEXT NOT NULL,
-  started_at TEXT,
-  finished_at TEXT
-);
--- A table of its own: a job is rewritten with every step reported, a text of a megabyte should not be.
-CREATE TABLE job_texts (
-  job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
-  text TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX jobs_by_status ON jobs (status, seq);
-CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
-
-CREATE TABLE idempotency (
-  credential TEXT NOT NULL,
-  operation TEXT NOT NULL,
-  key TEXT NOT NULL,
-  fingerprint TEXT NOT NULL,
-  answer BLOB NOT NULL,
-  created_at TEXT NOT NULL,
-  PRIMARY KEY (credential, operation, key)
-) WITHOUT ROWID;
-CREATE INDEX idempotency_by_age ON idempotency (created_at);
-
 INSERT INTO meta SELECT 'last_updated', max(updated_at) FROM documents
   HAVING count(*) > 0;
-"""
 
-_VERSION_2_WORDS = f"""
 DROP TABLE chunk_text;
 CREATE VIRTUAL TABLE words USING fts5 (
   title, heading, text, content = '', contentless_delete = 1, tokenize = '{TOKENIZER}'
 );
-"""
-
-
-# Collections have descriptions (`target_audience` and `usage_scenarios` are JSON, or NULL); tokens are
-# counted.
-_VERSION_3 = """
-CREATE TABLE collections (
-  id TEXT PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
-  description TEXT NOT NULL,
-  created_by TEXT NOT NULL,
-  target_audience TEXT,
-  usage_scenarios TEXT,
-  created_at TEXT NOT NULL,
-  updated_at TEXT NOT NULL
-) WITHOUT ROWID;
-
--- NULL in chunks of earlier layouts; their documents' sums are an estimate, four characters a token.
-ALTER TABLE chunks ADD COLUMN tokens INTEGER;
-ALTER TABLE documents ADD COLUMN token_count INTEGER NOT NULL DEFAULT 0;
-UPDATE documents SET token_count = (
-  SELECT coalesce(sum((length(text) + 3) / 4), 0) FROM chunks WHERE document_id = documents.id);
-
--- What collections add up, document by document, without reading the rows, whose metadata may be long.
-CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
-"""
-
-# An update of a note is a job; the idempotency keys waiting for it get its outcome as their response.
-_VERSION_5 = """
-ALTER TABLE jobs ADD COLUMN new_title TEXT;
-ALTER TABLE jobs ADD COLUMN expected_version INTEGER;
-CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
-
--- Set while the answer is not known yet: it is that of this job.
-ALTER TABLE idempotency ADD COLUMN job_id TEXT REFERENCES jobs (id) ON DELETE CASCADE;
-CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
-"""
-
-# Jobs have a lane, a caller and a turn; waiting jobs keep their order.
-_VERSION_6 = f"""
-ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN lane TEXT NOT NULL DEFAULT 'long';
-ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
-UPDATE jobs SET turn = seq;
-UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
-CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
-CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
 """  # noqa: S608
-
-# Failed jobs keep their bytes, crashes of the engine are counted, and the duration of jobs is measured.
-_VERSION_7 = """
-ALTER TABLE jobs ADD COLUMN retryable INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN rests_until TEXT;
-CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
-  WHERE status = 'queued';
-CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
-CREATE TABLE measures (
-  work TEXT PRIMARY KEY,
-  jobs REAL NOT NULL,
-  bytes REAL NOT NULL,
-  seconds REAL NOT NULL,
-  squares REAL NOT NULL,
-  products REAL NOT NULL
-) WITHOUT ROWID;
-"""
-
-# Every change of a document has a number, which a separate index follows.
-_VERSION_8 = """
-CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
-INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
-"""
-
-# Words and vectors are indexed in files beside the base, which holds their list.
-_VERSION_9 = """
-DROP TABLE words;
-CREATE TABLE index_segments (
-  name TEXT PRIMARY KEY,
-  first INTEGER NOT NULL,
-  last INTEGER NOT NULL
-) WITHOUT ROWID;
-"""
-
-# Feedback: `opened` is 0 or 1; `rating` is 1 for useful, -1 for not useful, 0 if not rated.
-_VERSION_10 = """
-CREATE TABLE feedback (
-  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
-  voice TEXT NOT NULL,
-  opened INTEGER NOT NULL,
-  rating INTEGER NOT NULL,
-  given_at TEXT NOT NULL,
-  PRIMARY KEY (document_id, voice)
-) WITHOUT ROWID;
-"""
-
-# The language of a document selects the stemmer; NULL: English, as before.
-_VERSION_11 = """
-ALTER TABLE documents ADD COLUMN language TEXT;
-CREATE INDEX documents_by_language ON documents (language) WHERE language IS NOT NULL;
-"""
-
-# A source has one document. Jobs of a source run in order, and record their outcome. A document that was also
-# submitted without a source path is `unsourced`. If a document was moved to another collection, its
-# deduplication scope follows.
-_VERSION_12 = """
-ALTER TABLE documents ADD COLUMN unsourced INTEGER NOT NULL DEFAULT 0;
-UPDATE documents SET unsourced = 1
-  WHERE id NOT IN (SELECT document_id FROM document_sources);
-UPDATE documents SET dedup_scope = coalesce((
-    SELECT tag FROM document_tags WHERE document_id = documents.id AND tag GLOB 'collection:*'
-    ORDER BY id DESC LIMIT 1), dedup_scope)
-  WHERE dedup_scope GLOB 'collection:*' AND NOT EXISTS (
-    SELECT 1 FROM document_tags WHERE document_id = documents.id AND tag = dedup_scope);
-ALTER TABLE jobs ADD COLUMN source_scope TEXT;
-ALTER TABLE jobs ADD COLUMN outcome TEXT;
-ALTER TABLE jobs ADD COLUMN left_out TEXT;
-UPDATE jobs SET source_scope = dedup_scope WHERE source_path IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX jobs_by_source ON jobs (source_path, source_scope, seq) WHERE finished_at IS NULL;
-"""
-
-# Old versions of documents that were replaced or removed.
-_VERSION_13 = """
-CREATE TABLE versions (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  document_id INTEGER NOT NULL,
-  uid TEXT NOT NULL,
-  version INTEGER NOT NULL,
-  removed INTEGER NOT NULL,
-  kept_at TEXT NOT NULL,
-  expires_at TEXT NOT NULL,
-  members TEXT NOT NULL,
-  text TEXT NOT NULL,
-  passages TEXT NOT NULL,
-  vectors BLOB,
-  UNIQUE (document_id, version)
-);
-CREATE INDEX versions_by_uid ON versions (uid);
-CREATE INDEX versions_by_end ON versions (expires_at);
-CREATE INDEX versions_removed ON versions (id) WHERE removed;
-"""
-
-# The base lists the kept original files; versions name the file from which they were made.
-_VERSION_15 = """
-CREATE TABLE originals (sha256 TEXT PRIMARY KEY, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
-ALTER TABLE versions ADD COLUMN original TEXT;
-UPDATE versions SET original = json_extract(members, '$.sha256')
-  WHERE json_extract(members, '$.kind') = 'file';
-CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
-"""
-
-# Questions by day, and the texts of those that found nothing.
-_VERSION_19 = """
-CREATE TABLE questions (
-  day TEXT PRIMARY KEY,
-  total INTEGER NOT NULL,
-  unanswered INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE question_texts (text TEXT PRIMARY KEY, counted_at TEXT NOT NULL) WITHOUT ROWID;
-"""
 
 
 def _sixteenth(db: apsw.Connection) -> None:
@@ -366,11 +162,15 @@ def _seventeenth(db: apsw.Connection) -> None:
         db.execute("UPDATE versions SET text_hash = ? WHERE id = ?", (text_digest(text)[0], number))
 
 
+def _own(step: str) -> str:
+    """Return a step that both databases share in the types of SQLite."""
+    return step.format_map(_TYPES)
+
+
 def _second(db: apsw.Connection) -> None:
     """Documents record their last change; jobs and idempotency keys become durable; CJK words are indexed."""
-    db.execute(_VERSION_2_DOCUMENTS)
-    db.execute(_VERSION_2_TABLES)
-    db.execute(_VERSION_2_WORDS)
+    for sql in (_VERSION_2_DOCUMENTS, _VERSION_2_TABLES, _own(steps.JOBS)):
+        db.execute(sql)
     for document_id, metadata in rows(db, "SELECT id, metadata FROM documents WHERE metadata <> '{}'"):
         source_type = json.loads(metadata).get("source_type")
         known = source_type if isinstance(source_type, str) else None
@@ -391,26 +191,54 @@ _OURS = {"meta", "documents", "chunks"}
 MIGRATIONS: tuple[Migration, ...] = (
     _VERSION_1,
     _second,
-    _VERSION_3,
+    # Collections have descriptions; tokens are counted.
+    _own(steps.COLLECTIONS)  # noqa: S608
+    + """
+-- NULL in chunks of earlier layouts; their documents' sums are an estimate, four characters a token.
+ALTER TABLE chunks ADD COLUMN tokens INTEGER;
+ALTER TABLE documents ADD COLUMN token_count INTEGER NOT NULL DEFAULT 0;
+UPDATE documents SET token_count = (
+  SELECT coalesce(sum((length(text) + 3) / 4), 0) FROM chunks WHERE document_id = documents.id);
+
+-- What collections add up, document by document, without reading the rows, whose metadata may be long.
+CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
+""",
     # A job records whether its file is read by OCR even if it contains text.
     "ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0",
-    _VERSION_5,
-    _VERSION_6,
-    _VERSION_7,
-    _VERSION_8,
-    _VERSION_9,
-    _VERSION_10,
-    _VERSION_11,
-    _VERSION_12,
-    _VERSION_13,
-    # The access scope of a job's caller, as JSON; NULL: unrestricted.
-    "ALTER TABLE jobs ADD COLUMN reach TEXT",
-    _VERSION_15,
+    _own(steps.UPDATES),
+    _own(steps.LANES),
+    _own(steps.FAILED_JOBS),
+    # Every change of a document has a number, which a separate index follows.
+    """
+CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
+INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
+""",
+    # Words and vectors are indexed in files beside the base, which holds their list.
+    """
+DROP TABLE words;
+CREATE TABLE index_segments (
+  name TEXT PRIMARY KEY,
+  first INTEGER NOT NULL,
+  last INTEGER NOT NULL
+) WITHOUT ROWID;
+""",
+    _own(steps.FEEDBACK),
+    _own(steps.LANGUAGES),
+    _own(steps.SOURCES),
+    _own(steps.VERSIONS),
+    _own(steps.REACH),
+    # The base lists the kept original files; versions name the file from which they were made.
+    """
+CREATE TABLE originals (sha256 TEXT PRIMARY KEY, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
+ALTER TABLE versions ADD COLUMN original TEXT;
+UPDATE versions SET original = json_extract(members, '$.sha256')
+  WHERE json_extract(members, '$.kind') = 'file';
+CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
+""",
     _sixteenth,
     _seventeenth,
-    # The report of the reading of a file, as JSON; NULL for notes and earlier documents.
-    "ALTER TABLE documents ADD COLUMN fidelity TEXT",
-    _VERSION_19,
+    _own(steps.FIDELITY),
+    _own(steps.QUESTIONS),
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -25,9 +25,9 @@ from kb_engine.index.embedded.index import Part, State
 from kb_engine.store.clock import SteadyClock, elapsed_seconds
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import search
-from kb_engine.store.sqlite.connection import SqliteRead, connect, roll_back, value
+from kb_engine.store.sqlite.connection import connect, roll_back, value
+from kb_engine.store.sqlite.reading import SqliteRead, look_up, run_to_end
 from kb_engine.store.sqlite.search_processes import DECLINED, HEAD, MAPPED, IndexFiles, encode_found
-from kb_engine.store.sqlite.sqlite_store import look_up, run_to_end
 from kb_engine.store.store import utc_now
 
 CACHE_KIB = 8 * 1024

@@ -282,7 +282,6 @@ class _SearchProcess(asyncio.Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """True if the process has ended."""
         return self._transport is None
 
     async def ask(self, question: Query | IndexFiles, seconds: float) -> bytes:

@@ -43,19 +43,11 @@ from kb_engine.index.languages import PASSAGES, language_of
 from kb_engine.index.port import Ids
 from kb_engine.index.words import Analyser
 from kb_engine.priority import lower_priority
-from kb_engine.store.sqlite.connection import (
-    VECTOR_TYPE,
-    connect,
-    roll_back,
-    rows,
-    transaction,
-    value,
-)
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, transaction, value
 from kb_engine.store.sqlite.reserve import expect_room
 
 BATCH_ROWS = 1_024
-_AT_ONCE = 16
-"""Number of blocks in memory that are merged into a file while a base is read."""
+_AT_ONCE = 16  # number of blocks in memory that are merged into a file while a base is read
 PAUSE_SECONDS = 30.0
 """Pause after a failure such as a full disk, in seconds; searches stay correct meanwhile, but slower."""
 _ALL = 1 << 62
@@ -321,13 +313,9 @@ class Upkeep:
         if following is None:  # everything was removed meanwhile
             return
         db.execute("BEGIN IMMEDIATE")
-        try:
-            _note(db, parts, renewal.name, renewal.block)
-            found = [(language, document) for document, language in renewal.languages.items()]
-            db.executemany("UPDATE documents SET language = ? WHERE id = ? AND language IS NULL", found)
-            with self._index.guard:
-                db.execute("COMMIT")
-                self._index.publish(following)
-        except BaseException:
-            roll_back(db)
-            raise
+        _note(db, parts, renewal.name, renewal.block)
+        found = [(language, document) for document, language in renewal.languages.items()]
+        db.executemany("UPDATE documents SET language = ? WHERE id = ? AND language IS NULL", found)
+        with self._index.guard:
+            db.execute("COMMIT")
+            self._index.publish(following)

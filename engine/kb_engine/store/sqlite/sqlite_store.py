@@ -1,8 +1,7 @@
 """The store on SQLite: one file, one process, every transaction synced to the disk.
 
-One thread writes, a few read, each with its own connection. The event loop never waits for the disk: work is
-submitted to a thread and awaited. If a caller is cancelled, it stops waiting, but the work on the thread
-completes, so no transaction is left half done.
+One thread writes, a few read (`reading.py`), each with its own connection. If a caller is cancelled, the work
+on the thread completes, so no transaction is left half done.
 
 A write that changes chunks becomes visible to searches together with their words and vectors: commit and
 publication happen under the index's guard.
@@ -17,43 +16,38 @@ from __future__ import annotations
 import asyncio
 import math
 import shutil
-import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import apsw
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.cores import CORES
 from kb_engine.index.embedded import vectors
-from kb_engine.index.embedded.index import EmbeddedIndex, State
-from kb_engine.index.embedded.selection import Lookup
-from kb_engine.index.port import Candidates, Ids, Index, IndexQuery, Selection, Vector
-from kb_engine.index.words import Analyser, Word
+from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
+from kb_engine.index.embedded.tail import Batch
+from kb_engine.index.port import Index
+from kb_engine.spool import no_space
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
 from kb_engine.store.port import (
     DEFAULT_BOUNDS,
     Bounds,
     EmbedderIdentity,
-    Found,
-    Query,
+    Prepared,
     StoreEvent,
     StoreEventCallback,
 )
-from kb_engine.store.repository import jobs, originals, search, versions
-from kb_engine.store.repository.reach import Condition
-from kb_engine.store.repository.transaction import Read, Write
+from kb_engine.store.repository import jobs, originals, versions
+from kb_engine.store.repository.transaction import Write
 from kb_engine.store.sqlite.connection import (
-    SqliteRead,
-    SqliteWrite,
+    VECTOR_TYPE,
     connect,
     engine_error,
     roll_back,
@@ -63,29 +57,20 @@ from kb_engine.store.sqlite.connection import (
 )
 from kb_engine.store.sqlite.opening import BaseLock, own, prepare
 from kb_engine.store.sqlite.originals import OriginalFolder
+from kb_engine.store.sqlite.reading import ReadingStore, SqliteRead, Threads, run_to_end
 from kb_engine.store.sqlite.reserve import Reserve
-from kb_engine.store.sqlite.search_processes import SearchProcesses
 from kb_engine.store.sqlite.search_processes import folder_of as shared_folder
 from kb_engine.store.sqlite.segments import Upkeep
-from kb_engine.store.sqlite.segments import folder_of as segment_folder
-from kb_engine.store.store import BLOCK_BYTES, Store, original_lost, utc_now
+from kb_engine.store.store import BLOCK_BYTES, original_lost, utc_now
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
-READERS = 3
-SCANNERS = min(3, max(1, CORES - 1))
-"""Number of threads that compare vectors while reader threads look up words."""
-SEARCHES = max(1, min(READERS, CORES // 2))
-"""Number of concurrent searches, of two threads each; more would compete for the interpreter."""
-SPARE_CORES = max(0, CORES - 2 * SEARCHES)
-"""Number of searches of a large index that other processes run at a time, on the other cores."""
 GROUP_WRITES = 64
 """Maximum number of writes committed together."""
 GROUP_CHUNKS = 256
 """Number of added chunks at which a group of writes is committed, to bound the wait of the next group."""
 CHECKPOINT_PAGES = 1_000
-_DOCUMENTS = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 
 
 async def open_sqlite(
@@ -159,7 +144,95 @@ def _open(
     return store
 
 
-class SqliteStore(Store):
+class SqliteWrite(SqliteRead, Write):
+    """An open write transaction; `changes` are its changes to the index."""
+
+    ping = "INSERT OR REPLACE INTO meta (name, value) VALUES ('pinged_at', ?)"
+
+    def __init__(
+        self,
+        db: apsw.Connection,
+        clock: SteadyClock,
+        bounds: Bounds,
+        originals: OriginalFolder,
+        dropped: set[str],
+        *,
+        logs_changes: bool,
+    ) -> None:
+        """`dropped` collects the original files to remove after the commit."""
+        super().__init__(db, clock, bounds)
+        self.changes = Changes()
+        self._originals = originals
+        self._dropped = dropped
+        self._logs_changes = logs_changes
+
+    async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
+        self.db.execute(sql, values)
+        return self.db.changes()
+
+    async def next_document(self) -> int:
+        """Return the id of a new document; AUTOINCREMENT remembers the highest id ever assigned."""
+        return int(value(self.db, self.last_document)) + 1
+
+    async def continue_from(self, last_document: int, generation: int) -> None:
+        for name, least in (("documents", last_document), ("index_changes", generation)):
+            highest = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?"
+            if value(self.db, highest, (name,)) < least:
+                self.db.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
+                self.db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, least))
+
+    async def touch_base(self, document_id: int | None) -> None:
+        set_meta(self.db, "last_updated", self.now)
+        if self._logs_changes:
+            self.db.execute("INSERT INTO index_changes (document_id) VALUES (?)", (document_id,))
+        else:
+            self.db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes'")
+
+    async def keep_original(self, sha256: str, size: int, name: str) -> None:
+        try:
+            self._originals.take(sha256, name)
+        except OSError as error:
+            raise no_space(error) from error
+        self.db.execute("INSERT OR REPLACE INTO originals (sha256, size_bytes) VALUES (?, ?)", (sha256, size))
+        self._dropped.discard(sha256)
+
+    async def drop_originals(self, hashes: Sequence[str]) -> None:
+        self.db.executemany("DELETE FROM originals WHERE sha256 = ?", [(each,) for each in hashes])
+        self._dropped.update(hashes)
+
+    async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
+        if not prepared.chunks:
+            return
+        # Chunk ids are never reused, even those of deleted chunks: AUTOINCREMENT remembers the highest.
+        last = value(self.db, "SELECT seq FROM sqlite_sequence WHERE name = 'chunks'") or 0
+        ids = range(last + 1, last + 1 + len(prepared.chunks))
+        chunks = list(zip(ids, prepared.chunks, strict=True))
+        self.db.executemany(
+            "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond, tokens) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (chunk.row(number, document_id, place) for place, (number, chunk) in enumerate(chunks)),
+        )
+        vectors = np.ascontiguousarray(prepared.vectors, dtype=VECTOR_TYPE)
+        self.db.executemany(
+            "INSERT INTO vectors (chunk_id, vector) VALUES (?, ?)",
+            ((i, vector.tobytes()) for i, vector in zip(ids, vectors, strict=True)),
+        )
+        numbers = np.arange(ids.start, ids.stop, dtype=np.int64)
+        texts = [(chunk.heading, chunk.text) for chunk in prepared.chunks]
+        self.changes.added.append(Batch(document_id, title, numbers, texts, vectors, prepared.language))
+
+    async def remove_content(self, document_id: int) -> None:
+        self.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
+        self.changes.removed.append(document_id)
+
+    async def remove_all_content(self) -> None:
+        self.db.execute("DELETE FROM index_segments")
+        self.db.execute("DELETE FROM vectors")
+        self.db.execute("DELETE FROM chunks")
+        self.changes.cleared = True
+
+
+class SqliteStore(ReadingStore):
     """The store on one file; created by `open_sqlite`."""
 
     def __init__(
@@ -173,10 +246,9 @@ class SqliteStore(Store):
         *,
         context: bool,
     ) -> None:
-        super().__init__(bounds, clock)
+        super().__init__(lock.path, index, bounds, clock)
         self._lock = lock
         self._reserve = reserve
-        self._index = index
         self._originals = originals
         self._context = context
         self._log_pages = 0
@@ -185,39 +257,14 @@ class SqliteStore(Store):
         self._publish: Callable[[StoreEvent], object] = lambda _: None
         self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
-        self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
-        self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
-        self._searching = asyncio.Semaphore(SEARCHES)
-        self._turns = vectors.Turns()
-        self._under_way = 0
-        """Number of searches in progress."""
-        self.search_processes: SearchProcesses | None = None
 
     @property
     def context(self) -> bool:
         return self._context
 
-    @property
-    def dimensions(self) -> int:
-        return self._index.state.dimensions
-
     def begin_upkeep(self) -> None:
         """Start merging the files of the index. Called once."""
         self._upkeep = Upkeep(self._index, self._lock.path, self._writer.run)
-
-    def search_in(self, processes: int) -> None:
-        """Let further processes search while searches wait for each other. Called once."""
-
-        def snapshot(db: apsw.Connection) -> tuple[State, int]:
-            try:
-                return self._snapshot(db)
-            finally:
-                roll_back(db)
-
-        path = self._lock.path
-        self.search_processes = SearchProcesses(
-            path, segment_folder(path), self._index, processes, partial(self._readers.run, snapshot)
-        )
 
     async def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
         try:
@@ -402,185 +449,6 @@ class SqliteStore(Store):
                 db.wal_checkpoint()
         return answers
 
-    async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]]) -> T:
-        return await self._readers.run(partial(self._look, work))
-
-    def _look(self, work: Callable[[Read], Coroutine[Any, Any, T]], db: apsw.Connection) -> T:
-        db.execute("BEGIN")
-        try:
-            return run_to_end(work(SqliteRead(db, self._clock)))
-        finally:
-            roll_back(db)
-
-    async def _find(self, query: Query, vector: Awaitable[Vector] | None) -> Found:
-        ahead = None
-        if vector is not None:
-            if self._looks_ahead(query):
-                ahead, made = await asyncio.gather(self._ask(query, _with_scores), vector)
-            else:
-                made = await vector
-            query = replace(query, vector=made)
-        if self._follower is not None:
-            return await self._search_elsewhere(self._follower, query)
-        if self._answers_at_once(query):
-            self._under_way += 1
-            try:
-                if (found := await self._found_by_process(query)) is not None:
-                    return found
-                return await self._ask(query, partial(self._found, query), ahead)
-            finally:
-                self._under_way -= 1
-
-        # In several turns, so that other searches can run while many texts are read.
-        async def find(wanted: IndexQuery) -> Candidates:
-            unworded = replace(wanted, wording=None)
-            return await self._ask(unworded, partial(self._best, unworded))
-
-        return await self._search_for_wording(query, find)
-
-    async def _found_by_process(self, query: Query) -> Found | None:
-        """Return the answer of another process; None if the search is to be done here."""
-        processes = self.search_processes
-        if processes is None or self._lost:
-            return None
-        is_large = self._index.state.size >= vectors.BESIDE_ROWS
-        if is_large and not (self._searching.locked() and processes.under_way < SPARE_CORES):
-            return None
-        if self._under_way > 1:
-            processes.crowded()
-        return await processes.found(query) if processes.state is self._index.state else None
-
-    def _found(self, query: Query, read: SqliteRead, looked_up: _LookedUp) -> Found:
-        return run_to_end(search.found(read, query, self._best(query, read, looked_up)))
-
-    def _best(self, query: IndexQuery, read: SqliteRead, looked_up: _LookedUp) -> Candidates:
-        lookup = looked_up.lookup
-        dimensions = lookup.state.dimensions
-        originals = partial(vectors.originals, read.db, dimensions)
-        if query.mode == "fts":
-            return lookup.best(query, originals)
-        try:
-            found = lookup.without(self._lost).best(query, originals, self._scanner, looked_up.turn)
-        except vectors.VectorsLost:
-            self._note_lost(vectors.lost(read.db, dimensions))
-            found = lookup.without(self._lost).best(query, originals, self._scanner, looked_up.turn)
-        return replace(found, lost=sorted(self._lost))
-
-    def _answers_at_once(self, query: Query) -> bool:
-        """True if no text must be read to find the passages."""
-        return query.wording is None or self._index.state.finds(query.wording)
-
-    def _looks_ahead(self, query: Query) -> bool:
-        """True if looking up the words while the query is embedded delays no other search."""
-        return (
-            self._follower is None
-            and self._answers_at_once(query)
-            and query.mode == "hybrid"
-            and self._index.state.size >= vectors.BESIDE_ROWS
-            and not self._searching.locked()
-        )
-
-    async def _ask(
-        self, query: IndexQuery, answer: Callable[[SqliteRead, _LookedUp], T], ahead: _LookedUp | None = None
-    ) -> T:
-        shared = None
-        if self._searching.locked() and query.vector is not None and _reads_all_vectors(query):
-            shared = vectors.quantise_query(query.vector)
-        turn = vectors.Turn(self._turns, shared)
-        self._turns.waiting += (turn,)
-        try:
-            async with self._searching:
-                self._leave(turn)
-                return await self._readers.run(partial(self._search, query, answer, ahead, turn))
-        finally:
-            self._leave(turn)
-
-    def _leave(self, turn: vectors.Turn) -> None:
-        """Remove a search that begins or was cancelled from those that wait."""
-        self._turns.waiting = tuple(each for each in self._turns.waiting if each is not turn)
-
-    def _search(
-        self,
-        query: IndexQuery,
-        answer: Callable[[SqliteRead, _LookedUp], T],
-        ahead: _LookedUp | None,
-        turn: vectors.Turn,
-        db: apsw.Connection,
-    ) -> T:
-        """Run in one read transaction with the index state of the same moment.
-
-        `ahead` is an earlier lookup; it is used if nothing has changed since.
-        """
-        try:
-            state, generation = self._snapshot(db)
-            read = SqliteRead(db, self._clock)
-            read.reach = query.selection.reach
-            if ahead is not None and ahead.generation == generation and ahead.lookup.state is state:
-                return answer(read, replace(ahead, turn=turn))
-            return answer(read, _LookedUp(look_up(read, state, query), generation, turn))
-        finally:
-            roll_back(db)
-
-    def _snapshot(self, db: apsw.Connection) -> tuple[State, int]:
-        """Begin a read transaction; return the index state of the same moment, and their generation."""
-        state, known = self._index.latest
-        # SQLite takes its snapshot at the first read, not at BEGIN.
-        db.execute("BEGIN")
-        if (generation := db.execute(SqliteRead.generation).get) == known:
-            return state, generation
-        db.execute("ROLLBACK")
-        with self._index.guard:
-            db.execute("BEGIN")
-            return self._index.state, db.execute(SqliteRead.generation).get
-
-
-def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:
-    """Apply a query to the state of the index that belongs to the transaction."""
-    db, analyser = read.db, Analyser(read.db)
-    wanted = search.condition(query.selection)
-    within_reach = search.condition(Selection(reach=read.reach))
-    documents = documents_that_meet(db, wanted)
-    readable = documents if within_reach == wanted else documents_that_meet(db, within_reach)
-    words: Sequence[Word] = ()
-    required: Sequence[Word] = ()
-    if query.mode != "vector" or query.required:
-        languages = [one for (one,) in db.execute(*search.languages_within(read.reach))]
-        required = analyser.required(query.required, languages)
-        words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
-    return Lookup(state, words, documents, query, required, readable)
-
-
-def documents_that_meet(db: apsw.Connection, condition: Condition) -> Ids | None:
-    """Return the ids of the documents that meet the condition; None if there is no condition."""
-    where, values = condition
-    if not where:
-        return None
-    # One value: fetching row by row would take the interpreter's lock for each.
-    joined = db.execute(_DOCUMENTS.format(where), values).get
-    return np.fromstring(joined or "", dtype=np.int64, sep=",")
-
-
-@dataclass(frozen=True, slots=True)
-class _LookedUp:
-    """A query looked up at a generation of the base."""
-
-    lookup: Lookup
-    generation: int
-    turn: vectors.Turn
-
-
-def _reads_all_vectors(query: IndexQuery) -> bool:
-    """True if the query has no filter besides the access scope."""
-    chosen = Selection(reach=query.selection.reach)
-    narrowed = query.required or query.among is not None or query.wording is not None
-    return query.mode != "fts" and query.selection == chosen and not narrowed
-
-
-def _with_scores(_read: SqliteRead, looked_up: _LookedUp) -> _LookedUp:
-    """Compute the scores of the words now, instead of on first use."""
-    _ = looked_up.lookup.scores
-    return looked_up
-
 
 class _Waiting(Generic[T]):
     """A write waiting for its transaction, and its outcome."""
@@ -594,55 +462,3 @@ class _Waiting(Generic[T]):
         if known is not None:
             known.__cause__ = error
         self.outcome.set_exception(known or error)
-
-
-class Threads:
-    """Connections to one base, each used by one thread only."""
-
-    def __init__(self, open_one: Callable[[], apsw.Connection], count: int, name: str) -> None:
-        self._open_one = open_one
-        self._local = threading.local()
-        self._opened: list[apsw.Connection] = []
-        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
-
-    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on one of the threads. Raises `not_ready` once closed."""
-        return await asyncio.wrap_future(self.begin(partial(self._do, work)))
-
-    def begin(self, work: Callable[[], T]) -> Future[T]:
-        """Submit `work` to one of the threads without waiting. Raises `not_ready` once closed."""
-        try:
-            return self._executor.submit(work)
-        except RuntimeError as error:
-            raise EngineError("not_ready", "The engine is shutting down.") from error
-
-    def connection(self) -> apsw.Connection:
-        """Return the connection of the calling thread, one of these threads; opened on first use."""
-        if not hasattr(self._local, "db"):
-            self._local.db = self._open_one()
-            self._opened.append(self._local.db)
-        return cast("apsw.Connection", self._local.db)
-
-    def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        try:
-            return work(self.connection())
-        except apsw.Error as error:
-            if (known := engine_error(error)) is not None:
-                raise known from error
-            raise
-
-    def close(self) -> None:
-        """Wait for running work, then close the connections. Blocks; may be called again."""
-        self._executor.shutdown(wait=True)
-        while self._opened:
-            self._opened.pop().close()
-
-
-def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that never suspends. Raises RuntimeError if it does."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("a repository waited for something other than its database")

@@ -15,8 +15,7 @@ from kb_contracts.api.operations import (
     DocumentQuery,
     DocumentsQuery,
 )
-from kb_contracts.semantics.citations import as_line, from_line
-from kb_contracts.semantics.search import longest_prefix, with_header
+from kb_contracts.semantics.search import as_line, from_line, longest_prefix, with_header
 from kb_server import collection_moves, collection_tags
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets import view

@@ -9,9 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_STATUS, SEARCH
-from kb_contracts.semantics.citations import as_line
 from kb_contracts.semantics.query import SYNTAX, parse_query
-from kb_contracts.semantics.search import with_header, within_budget
+from kb_contracts.semantics.search import as_line, with_header, within_budget
 from kb_server import collection_moves
 from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
 from kb_server.engine_client.errors import EngineFault
@@ -181,7 +180,10 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
         described: set[int] = set()
         hits = []
         for result, place in zip(results, places, strict=False):
-            hits.append(_hit(result, with_header(result.chunk), place, arguments, described))
+            hit = _hit(result, with_header(result.chunk), place, arguments, described)
+            if result.citation is not UNSET:
+                hit.citation = as_line(result.citation)
+            hits.append(hit)
         omitted = response.omitted + left_out
         return KbSearchResult(
             results=hits,
@@ -290,8 +292,6 @@ def _hit(
         _describe(hit, document, MAX_METADATA_CHARS if arguments.detail == "full" else 0)
     if (arguments.neighbors and arguments.detail == "full") or result.before or result.after:
         hit.before, hit.after = _passages(result.before), _passages(result.after)
-    if result.citation is not UNSET:
-        hit.citation = as_line(result.citation)
     if result.duplicates:
         hit.duplicates = result.duplicates
     hit.without_phrase = result.without_phrase is True

@@ -105,7 +105,7 @@ async def test_a_reach_that_is_lost_while_the_vector_is_made_is_lost(base: Base)
 
     token = REACH.set(Reach(frozenset({"a"})))
     try:
-        found = await base.store.search(HYBRID, vector())
+        found = await base.store.search(replace(HYBRID, selection=Selection()), vector())
     finally:
         REACH.reset(token)
     assert [each.document.title for each in found.results] == ["2"]

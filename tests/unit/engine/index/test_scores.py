@@ -162,8 +162,6 @@ async def test_near_the_floor_of_vectors_the_words_of_the_query_decide(base: Bas
     for _ in range(2):
         assert not (await base.find("harbour", "vector", vector=axis(0), top=3)).weak
         assert (await base.find("copper lantern", "vector", vector=axis(0), top=3)).weak
-        unjudged = {"vector": axis(0), "top": 3, "judged": False}
-        assert not (await base.find("copper lantern", "vector", **unjudged)).weak
         await base.note("zebra", vectors=[between(0, 2, 0.35)])
 
 

@@ -12,7 +12,7 @@ import pytest
 from kb_contracts.api import ragler as r
 from kb_engine.store.clock import stamp
 from kb_engine.store.repository import collections, documents
-from kb_engine.store.sqlite.connection import SqliteRead
+from kb_engine.store.sqlite.reading import SqliteRead
 from kb_engine.store.sqlite.schema import migrate
 from tests.support.stores import START, Base, Place, direct, new_note, opened, prepared, refused
 

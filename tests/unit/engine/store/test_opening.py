@@ -70,9 +70,8 @@ def test_the_refusal_names_the_supervisor_of_a_supervised_owner(tmp_path: Path) 
 async def test_a_second_process_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "kb.db"
     async with opened(path):
-        with pytest.raises(BaseInUse, match=f"process {os.getpid()} is using it") as caught:
+        with pytest.raises(BaseInUse, match=rf"{path} .*process {os.getpid()} is using it"):
             await visit(path)
-    assert (caught.value.pid, caught.value.path) == (os.getpid(), path)
     async with opened(path) as base:
         await base.store.ping()
 
@@ -81,9 +80,8 @@ async def test_a_base_of_another_embedder_is_refused_with_advice_to_reindex(plac
     async with opened(place) as base:
         await base.note("a")
     other = EmbedderIdentity("other", 3)
-    with pytest.raises(EmbedderMismatch, match=r"test \(8 dimensions\).*other \(3.*kb reindex") as caught:
+    with pytest.raises(EmbedderMismatch, match=r"test \(8 dimensions\).*other \(3.*kb reindex"):
         await visit(place, embedder=other)
-    assert (caught.value.stored, caught.value.wanted) == (EMBEDDER, other)
     async with opened(place) as base:
         assert (await all_documents(base)).total == 1
 
@@ -152,9 +150,8 @@ async def test_a_base_of_a_later_engine_is_refused_unchanged(tmp_path: Path) -> 
     await visit(path)
     with direct(path) as db:
         db.pragma("user_version", 999)
-    with pytest.raises(BaseTooNew, match="version 999") as caught:
+    with pytest.raises(BaseTooNew, match=f"version 999, this engine knows {len(MIGRATIONS)} ") as caught:
         await visit(path)
-    assert (caught.value.found, caught.value.known) == (999, len(MIGRATIONS))
     assert "\n" not in str(caught.value)
 
 

@@ -18,7 +18,7 @@ from kb_engine.index.embedded import index as embedded
 from kb_engine.index.embedded import vectors
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
-from kb_engine.store.sqlite import reserve, search_processes, sqlite_store
+from kb_engine.store.sqlite import reading, reserve, search_processes
 from kb_engine.store.sqlite.search_processes import SearchProcesses
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from kb_readers.child import reader_command
@@ -125,14 +125,14 @@ async def test_searches_of_a_large_index_are_handed_over_if_cores_are_spare(
     await fill(base)
     await shared(base)
     monkeypatch.setattr(vectors, "BESIDE_ROWS", 1)
-    monkeypatch.setattr(sqlite_store, "SPARE_CORES", cores)
+    monkeypatch.setattr(reading, "SPARE_CORES", cores)
     handed.clear()
     await ask(base)
     assert not handed
 
     async def are_handed() -> bool:
         handed.clear()
-        await asyncio.gather(*(ask(base) for _ in range(sqlite_store.SEARCHES + cores)))
+        await asyncio.gather(*(ask(base) for _ in range(reading.SEARCHES + cores)))
         assert len(handed) <= cores
         return len(handed) == cores
 

@@ -29,8 +29,7 @@ from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, c
 from kb_engine.store.postgres.transaction import BUILDING, expect_layout
 
 LEAST_PGVECTOR = (0, 8)
-LONGEST_VECTOR = 4_000
-"""Maximum number of dimensions of an index in half precision."""
+LONGEST_VECTOR = 4_000  # maximum number of dimensions of an index in half precision
 CHECK_SECONDS = 10.0
 _LONGEST_PAUSE = 3_600.0
 _LOCK_SECONDS = 0.25
@@ -40,8 +39,7 @@ _MOST_MEMORY_KIB = 1024 * 1024
 """Upper bound of the memory for the build; the part of the graph beyond it is built on disk,
 which is slow.
 """
-_NODE_BYTES = 800
-"""Size of a chunk's node in the graph, without its vector, in bytes."""
+_NODE_BYTES = 800  # size of a chunk's node in the graph, without its vector, in bytes
 
 _NAME = "vectors_by_meaning"
 VALID = f"SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{SCHEMA}.{_NAME}')"  # noqa: S608

@@ -31,10 +31,8 @@ from kb_engine.store.postgres.search.exact import any_holds, score_all, score_fe
 from kb_engine.store.postgres.search.state import State, read_state, selected
 from kb_engine.store.postgres.search.words import Known, Terms, Words, affordable, weighed
 
-FEW_CHUNKS = 2_000
-"""Maximum number of chunks that counts as few."""
-_EFFORT = 200
-"""Number of candidates during a graph search (`hnsw.ef_search`)."""
+FEW_CHUNKS = 2_000  # maximum number of chunks that counts as few
+_EFFORT = 200  # number of candidates during a graph search (`hnsw.ef_search`)
 POOLS = (400, 2_000)
 """Number of chunks found by each method for rescoring; the larger one if the smaller one is not
 conclusive.

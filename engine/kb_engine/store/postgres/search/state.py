@@ -18,8 +18,7 @@ from kb_engine.store.repository import search as filters
 from kb_engine.store.repository.reach import of_document
 
 ALL = "true"
-MOST_REACHES = 1_000
-"""Maximum number of access scopes in the cache."""
+MOST_REACHES = 1_000  # maximum number of access scopes in the cache
 _HOLDS = "v.chunk_id IN (SELECT p.chunk_id FROM postings p WHERE p.term = ANY (?::text[]))"
 
 

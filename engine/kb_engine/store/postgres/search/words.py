@@ -13,20 +13,16 @@ from dataclasses import dataclass
 
 from kb_contracts.access.reach import Reach
 from kb_engine.store.postgres.connection import Db, rows
-from kb_engine.store.postgres.search.state import MOST_REACHES, Extent, ReachedSizes
+from kb_engine.store.postgres.search.state import Extent, ReachedSizes
 from kb_engine.store.repository.reach import of_document
 
 BUDGET_CHUNKS = 10_000
-BUDGET_SHARE = 0.15
-"""The budget is the larger of `BUDGET_CHUNKS` and this share of the base."""
-CACHED_FROM = 500
-"""Minimum count that is cached; counting rarer words again is cheaper."""
-CACHE_SIZE = 50_000
-DRIFT = 0.02
-"""An earlier count serves as an estimate until the size of the base has changed by this share."""
+BUDGET_SHARE = 0.15  # the budget is the larger of `BUDGET_CHUNKS` and this share of the base
+CACHED_FROM = 500  # minimum count that is cached; counting rarer words again is cheaper
+CACHE_SIZE = 100_000  # maximum number of cached counts, of all access scopes
+DRIFT = 0.02  # an earlier count serves as an estimate until the size of the base has changed by this share
 
-Known = tuple[str, int]
-"""A term that occurs, and its approximate number of chunks."""
+Known = tuple[str, int]  # a term that occurs, and its approximate number of chunks
 
 
 def affordable(known: list[Known], extent: Extent) -> tuple[list[Known], list[Known]]:
@@ -58,47 +54,18 @@ def weighed(known: Sequence[Known], weights: Mapping[str, float], total_weight: 
     return Terms(terms, [weights[term] for term in terms], total_weight)
 
 
-class Counts:
-    """Cache of the number of chunks with each frequent word."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[int, int, int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def about(self, term: str, extent: Extent) -> int | None:
-        """Return an approximate count, sufficient to order words, if one is cached."""
-        count, size, _ = self._counts.get(term, (0, 0, 0))
-        return count if count and abs(size - extent.size) <= size * DRIFT else None
-
-    def exactly(self, term: str, extent: Extent) -> int | None:
-        """Return the count in this state of the base, if it is cached."""
-        count, _, generation = self._counts.get(term, (0, 0, -1))
-        return count if generation == extent.generation else None
-
-    def remember(self, term: str, count: int, extent: Extent) -> None:
-        """Cache a count that is expensive to repeat."""
-        if count < CACHED_FROM:
-            return
-        if len(self._counts) >= CACHE_SIZE:
-            self._counts.clear()
-        self._counts[term] = (count, extent.size, extent.generation)
-
-
 class Words:
-    """Cache of the counts of frequent words, separate for each access scope."""
+    """Cache of the number of chunks with each frequent word within each access scope."""
 
     def __init__(self) -> None:
         self.sizes = ReachedSizes()
-        self._counts: dict[Reach | None, Counts] = {}
+        self._counts: dict[tuple[Reach | None, str], tuple[int, int, int]] = {}
 
     async def known(self, db: Db, terms: Sequence[str], extent: Extent) -> tuple[list[Known], dict[str, int]]:
         """Return the terms that occur, the rarest first, and the ones just counted; cached counts may be
         slightly outdated.
         """
-        counts = self._counts_of(extent)
-        about = {term: counts.about(term, extent) for term in terms}
+        about = {term: self._about(term, extent) for term in terms}
         counted = await self._count(db, [term for term, count in about.items() if count is None], extent)
         known = [(term, about[term] or counted[term]) for term in terms if about[term] or counted[term]]
         return sorted(known, key=lambda entry: entry[1]), counted
@@ -107,8 +74,7 @@ class Words:
         self, db: Db, chosen: Sequence[Known], counted: Mapping[str, int], extent: Extent
     ) -> list[Known]:
         """Return the same terms with their counts in this state of the base; `counted` are such counts."""
-        counts = self._counts_of(extent)
-        known = {term: counted.get(term) or counts.exactly(term, extent) for term, _ in chosen}
+        known = {term: counted.get(term) or self._cached(term, extent) for term, _ in chosen}
         further = await self._count(db, [term for term, count in known.items() if count is None], extent)
         return [(term, known[term] or further[term]) for term, _ in chosen]
 
@@ -124,10 +90,18 @@ class Words:
         sql += f" WHERE p.term = ANY (?::text[]){where} GROUP BY p.term"
         counts = dict.fromkeys(terms, 0) | dict(await rows(db, sql, [*values, *reached]))
         for term, count in counts.items():
-            self._counts_of(extent).remember(term, count, extent)
+            if count >= CACHED_FROM:
+                if len(self._counts) >= CACHE_SIZE:
+                    self._counts.clear()
+                self._counts[extent.reach, term] = count, extent.size, extent.generation
         return counts
 
-    def _counts_of(self, extent: Extent) -> Counts:
-        if extent.reach not in self._counts and len(self._counts) > MOST_REACHES:
-            self._counts.clear()
-        return self._counts.setdefault(extent.reach, Counts())
+    def _about(self, term: str, extent: Extent) -> int | None:
+        """Return an approximate count, sufficient to order words, if one is cached."""
+        count, size, _ = self._counts.get((extent.reach, term), (0, 0, 0))
+        return count if count and abs(size - extent.size) <= size * DRIFT else None
+
+    def _cached(self, term: str, extent: Extent) -> int | None:
+        """Return the count in this state of the base, if it is cached."""
+        count, _, generation = self._counts.get((extent.reach, term), (0, 0, -1))
+        return count if generation == extent.generation else None

@@ -23,7 +23,7 @@ from kb_engine.index.embedded.index import (
     remaining,
     united,
 )
-from kb_engine.index.embedded.selection import Lookup
+from kb_engine.index.embedded.selection import Lookup, living
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Candidate, Ids, IndexQuery, Scoring, Vectors
 
@@ -50,7 +50,7 @@ def ids(state: State, *documents: int) -> list[int]:
     """Return the chunks of these documents, by default of all."""
     wanted = np.array(documents, np.int64) if documents else None
     found: list[int] = []
-    for part, allowed in zip(state.parts, state.allowed(wanted), strict=True):
+    for part, allowed in zip(state.parts, living(state, wanted), strict=True):
         found += part.block.chunk_ids[slice(None) if allowed is None else allowed].tolist()
     return found
 

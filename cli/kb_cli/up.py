@@ -204,7 +204,7 @@ class Part:
     started: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False, repr=False)  # options and settings hold keys
 class Up:
     """The two children and their supervision.
 
@@ -218,7 +218,7 @@ class Up:
     running: str | None
     has_ragler: bool
     originals: int
-    _parts: list[Part] = field(default_factory=list)
+    _parts: list[Part] = field(default_factory=list, init=False)
 
     async def run(self) -> int:
         """Start both, keep them running, stop both; return the exit status.

@@ -327,7 +327,7 @@ class Served:
 
     @property
     def operations(self) -> tuple[ops.AnyOperation, ...]:
-        """The operations to verify: all if only some of RAGler's are served; the missing ones are broken."""
+        """The operations to verify: all, if some of RAGler's are served; the missing ones are broken."""
         return ops.OPERATIONS if self.ragler else ops.of_surface(ops.ApiSurface.ENGINE)
 
     @property

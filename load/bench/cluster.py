@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import aiohttp
 import asyncpg
 import msgspec
 import psutil
 
-from kb_engine.address import Address, address_of
 from kb_load.messages import HANDSHAKE, Message, structured, tool_call
 from kb_load.postgres import PostgresServer
 from kb_load.processes import LOOPBACK, Running, free_port, running
@@ -59,7 +57,7 @@ class _Cluster:
     engines: Sequence[Running]
     servers: Mapping[int, Running]
     """By port."""
-    database: psutil.Process | None
+    database: psutil.Process
     notes: Iterator[int]
     """Numbers, so that no note is a duplicate."""
 
@@ -103,15 +101,13 @@ class _Cluster:
 async def measured(
     server: PostgresServer, engines: int, clients: int, seconds: int, notes: float
 ) -> tuple[Measured, dict[Kind, Measured]]:
-    """Return the figures of `clients`, a share `notes` of whose calls are notes, and those of one client with
-    each kind of call. The load is halved around the latter, because searches take longer as the base grows.
-
-    Raises:
-        kb_load.messages.CallFailed: a call failed.
-        kb_load.processes.NotReady: a process did not start.
+    """Return the figures of `clients`, with a share `notes` of notes in their calls, and those of one client
+    with each kind of call. The load is halved around the latter, because searches take longer as the base
+    grows.
+    Raises kb_load.messages.CallFailed: a call failed. kb_load.processes.NotReady: a process did not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="kb-bench-"))
-    async with _new_database(address_of(server.url("postgres"))) as (url, database):
+    async with _new_database(server) as (url, database):
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder)
 
@@ -141,29 +137,23 @@ async def measured(
 
 
 @asynccontextmanager
-async def _new_database(server: Address) -> AsyncIterator[tuple[str, psutil.Process | None]]:
-    """Yield the address of a new database, and the server's main process if it is on this machine."""
+async def _new_database(server: PostgresServer) -> AsyncIterator[tuple[str, psutil.Process]]:
+    """Yield the URL of a new database, and the main process of its server."""
     name = f"kb_bench_{os.getpid()}_{time.monotonic_ns()}"
-    db: Any = await asyncpg.connect(server.url)
+    db: Any = await asyncpg.connect(server.url("postgres"))
     try:
         await db.execute(f"CREATE DATABASE {name}")
         pid = await db.fetchval("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
-        try:
-            process = psutil.Process(pid).parent()
-        except psutil.NoSuchProcess:
-            process = None
-        yield urlsplit(server.url)._replace(path=f"/{name}").geturl(), process
+        main = psutil.Process(pid).parent()
+        assert main is not None, "the checkpointer is its child"
+        yield server.url(name), main
     finally:
         await db.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         await db.close()
 
 
-def _database_seconds(process: psutil.Process | None) -> float:
-    """Return the processor seconds of a local server and its connections, past ones included; 0 for a remote
-    one.
-    """
-    if process is None:
-        return 0.0
-    ended = process.cpu_times()
-    running = [each.cpu_times() for each in process.children()]
+def _database_seconds(main: psutil.Process) -> float:
+    """Return the processor seconds of a server's connections, past ones included."""
+    ended = main.cpu_times()
+    running = [each.cpu_times() for each in main.children()]
     return ended.children_user + ended.children_system + sum(each.user + each.system for each in running)

@@ -242,7 +242,7 @@ def simulated(
     costs: Mapping[Kind, Costs], *, cores: int, engines: int, clients: int, notes: float = 0.0,
     seconds: float, saving: float = 0.0, index: Nodes | None = None,
 ) -> Measured:  # fmt: skip
-    """Return the figures of `clients` that call as soon as they are answered, a share `notes` of it notes."""
+    """Return the figures of `clients` without pauses between calls, with a share `notes` of notes."""
     env, chance = simpy.Environment(), random.Random(1)
     machine = _Machine(env, cores, chance)
     accepting = simpy.Resource(env)

@@ -125,12 +125,16 @@ class Sheet:
         for number, (name, own) in enumerate(bars.items()):
             places = [at + (number - (len(bars) - 1) / 2) * width for at in range(len(groups))]
             heights, colour = [getattr(each, height) for each in own], _COLOURS[number % len(_COLOURS)]
-            drawn = axes.bar(places, heights, width * 0.94, label=name, color=colour)
+            around = None
             if interval:
                 ends = [getattr(each, interval) for each in own]
-                around = [[at - low for at, (low, _) in zip(heights, ends, strict=True)],
-                          [high - at for at, (_, high) in zip(heights, ends, strict=True)]]  # fmt: skip
-                axes.errorbar(places, heights, around, fmt="none", elinewidth=0.8, ecolor="#444444")
+                below = [at - low for at, (low, _) in zip(heights, ends, strict=True)]
+                above = [high - at for at, (_, high) in zip(heights, ends, strict=True)]
+                around = [below, above]
+            drawn = axes.bar(
+                places, heights, width * 0.94, yerr=around, label=name, color=colour,
+                error_kw={"linewidth": 0.8, "ecolor": "#444444"},
+            )  # fmt: skip
             axes.bar_label(drawn, labels=[label.format(each) for each in own], fontsize=8, padding=2)
         axes.set_xticks(range(len(groups)), groups)
         axes.margins(y=0.15)

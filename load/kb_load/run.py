@@ -174,31 +174,23 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--target", default="simulator", type=_target_name, help="simulator (default), engine, or a URL")
     add("--shape", default="steady", choices=CURVES, help="shape of the load (default %(default)s)")
-    processes = range(1, _MOST_PROCESSES + 1)
-    for name, default, metavar, choices, summary in (
-        ("users", 20, "N", None, "maximum number of agents"),
-        ("seconds", 45, "N", None, "duration, in seconds"),
-        ("think", 0.2, "S", None, "pause between an agent's calls, in seconds"),
-        ("processes", 1, "N", processes, "processes of the load generator"),
-        ("seed", 7, "N", None, "seed of the generated texts"),
-        ("page-port", 8089, "PORT", None, "port of Locust's web page"),
-        ("out", Path("out/load"), "DIR", None, "folder for results"),
-    ):
-        words = f"{summary} (default %(default)s)"
-        add(
-            f"--{name}",
-            type=Path if metavar == "DIR" else type(default),
-            default=default,
-            metavar=metavar,
-            choices=choices,
-            help=words,
-        )
+    add("--users", type=int, default=20, metavar="N", help="maximum number of agents (default %(default)s)")
+    add("--seconds", type=int, default=45, metavar="N", help="duration, in seconds (default %(default)s)")
+    think = "pause between an agent's calls, in seconds (default %(default)s)"
+    add("--think", type=float, default=0.2, metavar="S", help=think)
+    counts, processes = range(1, _MOST_PROCESSES + 1), "processes of the load generator (default %(default)s)"
+    add("--processes", type=int, choices=counts, default=1, metavar="N", help=processes)
+    add("--seed", type=int, default=7, metavar="N", help="seed of the generated texts (default %(default)s)")
     budgets = "budgets (default: this package's budgets of the target)"
     add("--budgets", type=Path, metavar="FILE", help=budgets)
     flags = "further flags for kb serve, such as '--workers 2'"
     add("--serve-flags", default="", metavar="TEXT", help=flags)
     add("--anyway", action="store_true", help="load a base that is not empty")
     add("--page", action="store_true", help="serve Locust's web page")
+    page_port = "port of Locust's web page (default %(default)s)"
+    add("--page-port", type=int, default=8089, metavar="PORT", help=page_port)
+    out = "folder for results (default %(default)s)"
+    add("--out", type=Path, default=Path("out/load"), metavar="DIR", help=out)
     return parser
 
 

@@ -73,7 +73,7 @@ def export(options: argparse.Namespace, out: Output) -> None:
 
 
 def _numbers(client: EngineClient, tag: str | None) -> Iterator[int]:
-    """Yield the numbers of all documents. Removals shift pages: they are read until none is new."""
+    """Yield the numbers of all documents. Removals shift pages: all are read until no number is new."""
     known: set[int] = set()
     while True:
         before = len(known)

@@ -275,7 +275,9 @@ class PathStepError(ValueError):
 
 
 def to_params(members: m.Request) -> dict[str, str]:
-    """Return the members other than their defaults, as fields of a query or form; all but text as JSON."""
+    """Return the members that differ from their defaults, as fields of a query or form; all but text as
+    JSON.
+    """
     given: dict[str, Any] = msgspec.to_builtins(members)
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode()

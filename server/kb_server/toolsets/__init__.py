@@ -89,9 +89,12 @@ def checked_names(names: Sequence[str]) -> list[str]:
 
 
 def view(kind: type[S], source: msgspec.Struct, **members: Any) -> S:
-    """Return the members of `source` that a view has, with `members` in their place."""
-    given = msgspec.structs.asdict(source) | members
-    return kind(**{name: given[name] for name in kind.__struct_fields__ if name in given})
+    """Return the members of `source` that a view has, with `members` in their place.
+    Raises TypeError: the view has no such member, or lacks a required one.
+    """
+    given = msgspec.structs.asdict(source)
+    shared = {name: given[name] for name in kind.__struct_fields__ if name in given}
+    return kind(**shared | members)
 
 
 def quoted(title: str) -> str:

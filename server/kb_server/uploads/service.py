@@ -293,7 +293,7 @@ class Uploads:
             raise size_mismatch(total_size, size)
 
     async def finish(self, upload_id: str, end: End = UNSAID, *, owner: str = ANYBODY) -> Finished:
-        """Hand the file to the engine; repeated, return the same job. A failure changes nothing."""
+        """Hand the file to the engine; a repeated call returns the same job. A failure changes nothing."""
         expected = check_sha256(end.sha256)
 
         def begin(entry: Entry) -> tuple[Upload, list[Path], int]:

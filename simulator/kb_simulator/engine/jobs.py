@@ -136,7 +136,9 @@ class Answers:
         return Answers(dict(self._given))
 
     def given(self, retry: Retry, now: int) -> msgspec.Struct | None:
-        """Return the stored answer for this key, or None."""
+        """Return the stored answer for this key, or None.
+        Raises EngineError: `idempotency_mismatch`, if the key came with a different request.
+        """
         oldest_kept = now - KEPT_SECONDS * 1_000_000
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= oldest_kept:
             del self._given[oldest[0]]

@@ -156,7 +156,9 @@ class State:
         return self.once(retry, effect)
 
     def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
-        """Queue the update of a note, or join an equal pending one. A retry of a done one has its note."""
+        """Queue the update of a note, or join an equal pending one.
+        A retry of a completed update returns its note.
+        """
         self._settle()
         known = None if retry is None else self._answers.given(retry, self.now())
         if isinstance(known, m.Document):
@@ -189,7 +191,9 @@ class State:
         return record.job if same else None
 
     def outcome(self, job_id: str) -> m.Job | m.Document:
-        """Return the note after an update, or the job while it is unfinished."""
+        """Return the note after an update, or the job while it is unfinished.
+        Raises EngineError: the reason for which the update failed.
+        """
         job = self.job(job_id)
         record = self.jobs[job_id]
         if job.error is not None and isinstance(update := record.submission, Update):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -240,6 +241,17 @@ def test_the_clean_up_phase_is_marked_in_every_plot(tmp_path: Path, monkeypatch:
     plot(ended, tmp_path / "plot.png")
     plot(msgspec.structs.replace(ended, load_seconds=20), tmp_path / "plot.png")
     assert marked == [("clean-up", 10, 14)]
+
+
+@pytest.mark.process
+def test_the_label_of_a_bar_stands_above_its_interval() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    bar = SimpleNamespace(mode="hybrid", metric="ndcg@10", value=0.5, ends=(0.25, 0.75))
+    form = {"group": "{0.metric}", "bar": "{0.mode}", "height": "value", "label": "{0.value:.2f}"}
+    Sheet(1, title="intervals").compare([bar], **form, y="share", interval="ends")
+    (label,) = pyplot.gcf().axes[0].texts
+    pyplot.close()
+    assert (label.get_text(), label.xy) == ("0.50", (0, 0.75))
 
 
 def test_a_ratio_is_to_the_ceiling_of_the_same_round() -> None:

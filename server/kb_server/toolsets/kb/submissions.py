@@ -111,9 +111,13 @@ class _Followed:
 
     def as_result(self, kind: type[S], tag: str) -> S:
         """Return it as the result of a job that was submitted under the collection's `tag`."""
-        status, collection = self.document and self.document.status, tag.removeprefix(PREFIX)
         return view(
-            kind, self.job, job_id=self.job.id, collection=collection, document_status=status, hint=self.hint
+            kind,
+            self.job,
+            job_id=self.job.id,
+            collection=tag.removeprefix(PREFIX),
+            document_status=None if self.document is None else self.document.status,
+            hint=self.hint,
         )
 
 

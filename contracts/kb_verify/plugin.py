@@ -27,7 +27,8 @@ from kb_verify.run import KEY_VARIABLE, TIMEOUT, Target
 
 _CONNECT_SECONDS = 5.0
 _SILENT = pytest.StashKey[dict[str, str]]()
-_TARGET = pytest.StashKey[Target]()
+TARGET = pytest.StashKey[Target]()
+"""The engine that is verified, in the stash of the configuration."""
 _SERVED = pytest.StashKey[Served]()
 _TALLY = pytest.StashKey[Tally]()
 _RECORDER = pytest.StashKey["Recorder"]()
@@ -50,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "requirement(*ids): the requirements that a test proves")
     config.addinivalue_line("markers", "generated: sends generated requests")
     pairs = (text.partition(":") for text in config.getoption("--kb-header"))
-    config.stash[_TARGET] = Target(
+    config.stash[TARGET] = Target(
         url=config.getoption("--kb-url") or "",
         api_key=os.environ.get(KEY_VARIABLE, ""),
         headers={name.strip(): value.strip() for name, _, value in pairs},
@@ -67,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def target(pytestconfig: pytest.Config) -> Target:
-    chosen = pytestconfig.stash[_TARGET]
+    chosen = pytestconfig.stash[TARGET]
     if not chosen.url:
         raise pytest.UsageError("say with --kb-url which engine to verify")
     return chosen
@@ -138,7 +139,7 @@ def caller_of(
 
 
 def _connections(config: pytest.Config, headers: Mapping[str, str]) -> httpx.Client:
-    target = config.stash[_TARGET]
+    target = config.stash[TARGET]
     # Without encryption: loading the system's certificates would be the slowest part of a short run.
     encrypted = any(url.startswith("https:") for url in target.urls)
     context = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -160,7 +161,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: last.index(item.path.name) + 1 if item.path.name in last else 0)
     served = Served()
     # An unreachable engine makes each test fail, with that reason.
-    headers = config.stash[_TARGET].all_headers
+    headers = config.stash[TARGET].all_headers
     with suppress(AssertionError, httpx.InvalidURL), _connections(config, headers) as client:
         served = find_served(client)
     config.stash[_SERVED] = served
@@ -189,7 +190,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _results(config: pytest.Config) -> Results:
-    target, tally = config.stash[_TARGET], config.stash[_TALLY]
+    target, tally = config.stash[TARGET], config.stash[_TALLY]
     return Results(
         url=target.url,
         seed=target.seed,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,7 @@ COPIED = {"sqlite", "postgres"} | (set() if os.environ.get("QDRANT_URL") else {"
 
 Record = Callable[[str, object], None]
 Pair = tuple[Side, Side]
+AsBuilt = Callable[[str, Reach], AbstractContextManager[Pair]]
 
 
 each_kind = pytest.mark.parametrize(
@@ -101,6 +102,14 @@ def each_as_built(kind: str, reach: Reach) -> Iterator[Callable[[], AbstractCont
             for side in pair:
                 side.build()
         yield partial(_copies, kind, reach, places, pair)
+
+
+@pytest.fixture(scope="module")
+def as_built() -> Iterator[AsBuilt]:
+    """Yields a function as `built`, whose pairs are copies for all tests of a kind and an access scope."""
+    with ExitStack() as stack:
+        copying = cache(lambda *chosen: stack.enter_context(each_as_built(*chosen)))
+        yield lambda *chosen: copying(*chosen)()
 
 
 @contextmanager
@@ -172,10 +181,10 @@ def try_all(pair: Pair, those: Sequence[Attempt]) -> Counter[str]:
 @each_kind
 @each_reach
 def test_documents_outside_the_access_scope_change_no_response(
-    kind: str, reach: Reach, record_property: Record
+    kind: str, reach: Reach, as_built: AsBuilt, record_property: Record
 ) -> None:
     """The attempts do not change anything outside the scope either."""
-    with built(kind, reach) as pair:
+    with as_built(kind, reach) as pair:
         made = try_all(pair, ATTEMPTS)
     assert made.keys() == {each.id for each in OPERATIONS if not each.public}
     record_property(COUNTS, f"{kind}: {made.total()} attempts, {dict(sorted(made.items()))}")
@@ -183,16 +192,15 @@ def test_documents_outside_the_access_scope_change_no_response(
 
 @each_kind_and_reach
 def test_no_sequence_of_attempts_tells_what_is_out_of_reach(
-    kind: str, reach: Reach, record_property: Record
+    kind: str, reach: Reach, as_built: AsBuilt, record_property: Record
 ) -> None:
     made: Counter[str] = Counter()
 
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
     @given(st.lists(st.sampled_from(ATTEMPTS), min_size=1, max_size=LONGEST))
     def tried(those: list[Attempt]) -> None:
-        with as_built() as pair:
+        with as_built(kind, reach) as pair:
             made.update(try_all(pair, those))
 
-    with each_as_built(kind, reach) as as_built:
-        tried()
+    tried()
     record_property(COUNTS, f"{kind}: {made.total()} attempts in sequences")

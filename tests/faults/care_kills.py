@@ -41,7 +41,7 @@ class Filled:
     def check_search(self, home: Path, about: str) -> None:
         with (
             engines.engine(home, api_key="") as url,
-            httpx.Client(base_url=url, timeout=ANSWER_SECONDS) as http,
+            httpx.Client(base_url=url, timeout=ANSWER_SECONDS, verify=False) as http,
         ):
             check_search(http, self.history.notes, self.history.gone, about)
             trash = http.get("/api/v1/trash").raise_for_status().json()["versions"]
@@ -228,7 +228,7 @@ class Served:
         return bool(eventually(look, lambda seen: seen is not None, seconds=START_SECONDS, what="readiness"))
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_SECONDS)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_SECONDS, verify=False)
 
     def check(self, histories: Sequence[History], about: str) -> None:
         """Compare the base, not in use; one on PostgreSQL is copied to SQLite for that."""

@@ -22,7 +22,7 @@ class Running:
         self.url = f"http://127.0.0.1:{port}"
         settings = {"KB_HOME": str(home), "KB_ENGINE_PORT": str(port), "KB_EMBEDDER": "hash", **environment}
         self.process = Process.start("-m", "kb_engine", **settings)
-        self.http = httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS)
+        self.http = httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS, verify=False)
         self.is_killed = False
         wait_until_ready(f"{self.url}/readyz", self.process)
 

@@ -24,8 +24,8 @@ from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
-SUBMITTED = 80
-KILLED_AFTER = 40
+SUBMITTED = 50
+KILLED_AFTER = 20
 KILLS = 2
 
 pytestmark = pytest.mark.process
@@ -145,7 +145,7 @@ def test_calls_succeed_while_two_engines_behind_a_server_are_killed_in_turn(
     database: Database, tmp_path: Path
 ) -> None:
     """No call fails: each goes on to the other address, and acknowledged changes exist exactly once."""
-    engines, is_over = ExitStack(), threading.Event()
+    engines, is_over, rounds = ExitStack(), threading.Event(), threading.Semaphore(0)
     ports = [str(free_port()) for _ in range(2)]
     added: dict[str, tuple[str, bool]] = {}
 
@@ -156,6 +156,7 @@ def test_calls_succeed_while_two_engines_behind_a_server_are_killed_in_turn(
         caller = Caller(mcp_url)
         with caller.http:
             for number in itertools.count():
+                assert rounds.acquire(timeout=ANSWER_SECONDS)
                 if is_over.is_set():
                     return
                 word = f"word{client}x{number}"
@@ -168,16 +169,16 @@ def test_calls_succeed_while_two_engines_behind_a_server_are_killed_in_turn(
                 else:
                     is_removed = False
                     upload = caller.ok("kb_upload_start", filename=f"{word}.txt", total_size=30)
-                    sent = httpx.put(
-                        upload["upload_url"], content=f"{word:30}".encode(), timeout=ANSWER_SECONDS
-                    )
+                    sent = caller.http.put(upload["upload_url"], content=f"{word:30}".encode())
                     assert sent.is_success, sent.text
                     job = caller.ok("kb_upload_finish", upload_id=upload["upload_id"])
                 added[word] = job["job_id"], is_removed
                 caller.ok("kb_search", query="granite")
 
     def more_calls(using: list[Future[None]]) -> None:
+        """Wait for some rounds of calls, while others go on."""
         wanted = len(added) + 8
+        rounds.release(12)
         eventually(lambda: len(added) >= wanted or any(each.done() for each in using), what="more calls")
 
     with engines, ThreadPoolExecutor(4) as clients:
@@ -196,6 +197,7 @@ def test_calls_succeed_while_two_engines_behind_a_server_are_killed_in_turn(
                 standing[turn % 2] = start(ports[turn % 2])
         finally:
             is_over.set()
+            rounds.release(len(using))
         for each in using:
             each.result(ANSWER_SECONDS)
         other = standing[0]

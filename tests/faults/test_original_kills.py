@@ -12,19 +12,21 @@ import httpx
 import pytest
 
 from tests.faults.engine_process import Running, running
+from tests.support.patience import ANSWER_SECONDS
 
 pytestmark = pytest.mark.process
 
 KILLS = 5
 
 
-def exchange(engine: Running, number: int) -> None:
-    """Send files and permanently remove documents until the engine is killed."""
+def exchange(engine: Running, number: int, sent: threading.Semaphore) -> None:
+    """Send files, counted by `sent`, and permanently remove documents until the engine is killed."""
     with suppress(httpx.HTTPError, AssertionError):
         for each in range(1_000):
             # Each content twice, so that some are shared.
             data = f"granite {number} {each // 2} ".encode() * 200
             engine.post("/jobs", files={"file": (f"{each}.txt", data)}, data={"dedup_scope": f"{each % 2}"})
+            sent.release()
             if each % 5 == 4:
                 listed = engine.get("/documents", limit=1)["documents"]
                 for document in listed:
@@ -35,9 +37,11 @@ def test_a_kept_file_is_whole_or_not_there(tmp_path: Path) -> None:
     settings = {"KB_KEEP_ORIGINALS": "true", "KB_INGEST_WORKERS": "1"}
     for number in range(KILLS):
         engine = Running(tmp_path, **settings)
-        sender = threading.Thread(target=exchange, args=(engine, number))
+        sent = threading.Semaphore(0)
+        sender = threading.Thread(target=exchange, args=(engine, number, sent))
         sender.start()
-        sender.join(random.Random(number).uniform(0.3, 1.5))
+        for _ in range(random.Random(number).randrange(5, 60)):
+            assert sent.acquire(timeout=ANSWER_SECONDS)
         engine.kill()
         sender.join()
     with running(tmp_path, **settings) as again:

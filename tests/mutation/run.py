@@ -6,7 +6,7 @@
 The exit status is 1 if a mutant is not caught by its own test, or crashes instead of misbehaving. A mutant
 that passes its own test is then run against the whole suite, with generated requests. Each mutant has two
 processes, one with the broken simulator and one with the suite, both forked from this one after it has run
-the suite itself.
+the suite itself, in whose session the test runs again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
+import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 
-from kb_verify import Results, Status, Target
-from kb_verify.run import SUITE, SuiteError
+from kb_verify import Status, Target
+from kb_verify.run import SuiteError
 from tests.mutation.breaking import Mutant
 from tests.mutation.mutants import MUTANTS
-from tests.mutation.suite_process import FORK, Run, run_here, suite_process
+from tests.mutation.suite_process import FORK, Afterwards, run_here, suite_process
 from tests.support.engines import API_KEY, simulator
-
-_BRIEF = ("-x", "--tb=no")
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,14 @@ class Crashes(logging.Handler):
             self.seen.append(f"{type(error).__name__}: {error}")
 
 
-def fate_of(mutant: Mutant) -> Fate:
+def fate_of(mutant: Mutant, session: pytest.Session) -> Fate:
     """Break a simulator, and run the test that should notice, then the whole suite if the test passes."""
     started = time.monotonic()
     module, _, test = mutant.test.partition("::")
-    with suite_process() as verify, _crashes() as crashes, mutant.broken(), simulator() as url:
-        target = Target(url, API_KEY)
-        caught = _caught(verify(Run(target, tests=[f"{SUITE}.{module}"], only=[*_BRIEF, "-k", test])))
-        own = f"{module}.py::{test}"
-        expected = caught is not None and (caught == own or caught.startswith(f"{own}["))
-        if caught is None:
-            caught = _caught(verify(Run(target, only=_BRIEF)))
+    with suite_process(session) as catch, _crashes() as crashes, mutant.broken(), simulator() as url:
+        caught = catch(Target(url, API_KEY), mutant.test)
+    own = f"{module}.py::{test}"
+    expected = caught is not None and (caught == own or caught.startswith(f"{own}["))
     return Fate(mutant.name, mutant.test, caught, expected, crashes.seen, time.monotonic() - started)
 
 
@@ -91,22 +87,19 @@ def _crashes() -> Iterator[Crashes]:
         root.handlers = standing
 
 
-def _caught(results: Results) -> str | None:
-    if not results.outcomes:
-        raise SuiteError("no test has that name")
-    failed = results.of(Status.FAILED)
-    return failed[0].id if failed else None
-
-
 def main(arguments: Sequence[str]) -> int:
     chosen = [each for each in MUTANTS if not arguments or any(word in each.name for word in arguments)]
     started = time.monotonic()
-    _check_whole()
-    gc.freeze()  # a garbage collection in a forked process would copy all imported pages
-    fates = []
-    for fate in fates_of(chosen):
-        print(f"{fate.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s", flush=True)
-        fates.append(fate)
+    fates, out = list[Fate](), sys.stdout
+
+    def run_mutants(session: pytest.Session) -> None:
+        gc.freeze()  # a garbage collection in a forked process would copy all imported pages
+        for fate in fates_of(chosen, session):
+            told = f"{fate.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s"
+            print(told, file=out, flush=True)
+            fates.append(fate)
+
+    _check_whole(Afterwards(run_mutants))
     seconds = time.monotonic() - started
     survivors = sum(fate.caught_by is None for fate in fates)
     print(f"{len(fates)} mutants, {survivors} survived, {seconds:.0f} s")
@@ -116,13 +109,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if fates and all(fate.well for fate in fates) else 1
 
 
-def fates_of(mutants: Sequence[Mutant]) -> Iterator[Fate]:
+def fates_of(mutants: Sequence[Mutant], session: pytest.Session) -> Iterator[Fate]:
     """Yield the outcomes as they become known, with one mutant per core at a time."""
     waiting, running = deque(mutants), dict[Connection, Mutant]()
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             ours, theirs = FORK.Pipe(duplex=False)
-            FORK.Process(target=_send_fate, args=(theirs, waiting[0])).start()
+            FORK.Process(target=_send_fate, args=(theirs, waiting[0], session)).start()
             theirs.close()
             running[ours] = waiting.popleft()
         for ready in [each for each in wait(list(running)) if isinstance(each, Connection)]:
@@ -130,13 +123,13 @@ def fates_of(mutants: Sequence[Mutant]) -> Iterator[Fate]:
             try:
                 yield ready.recv()
             except EOFError:
-                raise SystemExit(f"the process of the mutant {mutant.name} died") from None
+                yield Fate(mutant.name, mutant.test, None, False, ["its process died"], 0.0)
             finally:
                 ready.close()
 
 
-def _send_fate(out: Connection, mutant: Mutant) -> None:
-    out.send(fate_of(mutant))
+def _send_fate(out: Connection, mutant: Mutant, session: pytest.Session) -> None:
+    out.send(fate_of(mutant, session))
 
 
 def _trouble(fate: Fate) -> str:
@@ -145,16 +138,18 @@ def _trouble(fate: Fate) -> str:
     return "SURVIVED" if fate.caught_by is None else f"caught by {fate.caught_by} instead"
 
 
-def _check_whole() -> None:
-    """Run the mutants' tests on an unbroken simulator, in this process."""
+def _check_whole(afterwards: Afterwards) -> None:
+    """Run the mutants' tests on an unbroken simulator, and act in the session of that run."""
     ours, theirs = FORK.Pipe()
     process = FORK.Process(target=_serve_whole, args=(theirs,))
     process.start()
-    results = run_here(Run(Target(ours.recv(), API_KEY), quick=True))
-    ours.send(None)
-    process.join()
-    if isinstance(results, str):
-        raise SystemExit(results)
+    try:
+        results = run_here(Target(ours.recv(), API_KEY), quick=True, plugin=afterwards)
+    except SuiteError as error:
+        raise SystemExit(str(error)) from None
+    finally:
+        ours.send(None)
+        process.join()
     if not results.passed:
         raise SystemExit(f"the suite fails on a whole simulator: {results.of(Status.FAILED)[0].id}")
 

@@ -23,7 +23,7 @@ from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from tests.support.documents_to_index import document
-from tests.support.far_indexes import FAR, FarServer, far_away, stats_of
+from tests.support.far_indexes import FAR, QDRANT, FarServer, far_away, stats_of
 from tests.support.stores import (
     SCORING,
     Base,
@@ -37,6 +37,18 @@ from tests.support.stores import (
 )
 
 WORDS = ("apple", "pear", "plum", "fig", "kiwi", "中国")
+
+
+each_pair = pytest.mark.parametrize(
+    ("place", "server"),
+    [
+        pytest.param("sqlite", "remote"),
+        *(pytest.param("sqlite", *each.values, marks=each.marks) for each in QDRANT),
+        pytest.param("postgres", "remote", marks=pytest.mark.process),
+    ],
+    indirect=True,
+)
+"""SQLite with each index, and PostgreSQL with one: a store does not know which index follows it."""
 
 
 @pytest.fixture(params=FAR)
@@ -83,6 +95,7 @@ async def found(base: Base, text: str = "apple", **filters: Any) -> list[int]:
     return sorted(result.document.id for result in (await base.find(text, top=100, **filters)).results)
 
 
+@each_pair
 async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base) -> None:
     """The next search waits for the index."""
     document = await base.note("apple", tags=["a"])
@@ -97,6 +110,7 @@ async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base
     assert await found(base, "pear") == []
 
 
+@each_pair
 async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base, server: FarServer) -> None:
     await notes(base, 2)
     assert await found(base) == [1, 2]
@@ -109,6 +123,7 @@ async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base
     assert (await stats_of(server)).documents == 1
 
 
+@each_pair
 async def test_an_outage_delays_writes_and_refuses_searches(
     base: Base, server: FarServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +136,7 @@ async def test_an_outage_delays_writes_and_refuses_searches(
     assert await found(base) == [1, 2, 3, 4, 5, 6]
 
 
+@each_pair
 async def test_the_wait_for_the_index_is_a_step_of_the_trace(
     base: Base, server: FarServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +157,7 @@ async def test_the_wait_for_the_index_is_a_step_of_the_trace(
     server.out_of_service = False
 
 
+@each_pair
 async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, server: FarServer) -> None:
     assert await found(base) == []
     server.out_of_service = True
@@ -151,6 +168,7 @@ async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, ser
     assert (stats.documents, stats.chunks) == (7, await base.count("chunks"))
 
 
+@each_pair
 async def test_a_lost_index_is_built_again(base: Base, server: FarServer) -> None:
     """Also if it breaks during the rebuild; until the end no search uses the incomplete index."""
     await notes(base, 7)
@@ -161,6 +179,7 @@ async def test_a_lost_index_is_built_again(base: Base, server: FarServer) -> Non
     assert server.created >= 2
 
 
+@each_pair
 async def test_searches_during_a_loss_answer_all_or_nothing(base: Base, server: FarServer) -> None:
     """Each search gets all results once the index is complete again, or is refused."""
     await notes(base, 7)
@@ -175,6 +194,7 @@ async def test_searches_during_a_loss_answer_all_or_nothing(base: Base, server: 
     assert await found(base) == list(range(1, 8))
 
 
+@each_pair
 async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:
     await notes(base, 5)
     assert await found(base) == [1, 2, 3, 4, 5]
@@ -197,6 +217,7 @@ async def test_changes_committed_before_a_crash_are_applied_after_it(
         assert server.created == 1
 
 
+@each_pair
 async def test_changes_by_engines_without_the_index_are_not_overlooked(
     place: Place, server: FarServer
 ) -> None:
@@ -213,6 +234,7 @@ async def test_changes_by_engines_without_the_index_are_not_overlooked(
         assert server.created == 2
 
 
+@each_pair
 async def test_the_index_of_another_base_is_not_searched(place: Place, server: FarServer) -> None:
     """Its generation is ahead of this base's."""
     index = server.index()

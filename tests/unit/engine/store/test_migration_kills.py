@@ -9,11 +9,11 @@ way, at every seventh statement, and on PostgreSQL within the first migration.
 
 from __future__ import annotations
 
-import asyncio
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,17 +131,30 @@ async def insert(db: Db, table: str, content: Mapping[str, Any]) -> None:
         await db.execute(to_dollar_params(sql), *columns.values())
 
 
-# Each is a single-threaded process that forks the ones to kill, because starting a process takes longest. The
-# SQLite one prints the number of statements after which the kill came too late. The PostgreSQL one reads
-# databases from its input, each with the number of statements to complete, and prints how its migration
-# ended.
-_SQLITE = """
-import os, shutil, signal, sys
+# A single-threaded process that forks the ones to kill, because starting a process takes longest. It reads
+# bases from its input, each with the number of statements to complete, and prints how the migration ended.
+_PROGRAM = """
+import os
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import asyncio, signal, sys
 from pathlib import Path
+from kb_engine.address import address_of
+from kb_engine.store.postgres import connection, schema
 from kb_engine.store.sqlite.connection import connect
 from kb_engine.store.sqlite.schema import migrate
 
-def killed(path, left):
+def migrate_sqlite(path, count):
+    db = connect(path)
+    db.exec_trace = count
+    migrate(db, path)
+
+async def migrate_postgres(address, count):
+    db = await connection.connect(address)
+    db.add_query_logger(count)
+    await schema.migrate(db, address, schema.MIGRATIONS)
+
+def killed(place, left):
     def count(*_):
         nonlocal left
         if not left:
@@ -149,52 +162,43 @@ def killed(path, left):
         left -= 1
         return True
 
-    db = connect(path)
-    db.exec_trace = count
-    migrate(db, path)
-
-place, left, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-while True:
-    folder = place.parent / str(left)
-    folder.mkdir()
-    shutil.copy(place, folder)
-    if not (pid := os.fork()):
-        killed(folder / place.name, left)
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status == 0:
-        break
-    assert status == -signal.SIGKILL, status
-    left += step
-print(left)
-"""
-_POSTGRES = """
-import os
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-
-import asyncio, signal, sys
-from kb_engine.address import address_of
-from kb_engine.store.postgres.connection import connect
-from kb_engine.store.postgres.schema import MIGRATIONS, migrate
-
-async def killed(address, left):
-    def count(_):
-        nonlocal left
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-
-    db = await connect(address)
-    db.add_query_logger(count)
-    await migrate(db, address, MIGRATIONS)
+    if place.startswith("/"):
+        migrate_sqlite(Path(place), count)
+    else:
+        asyncio.run(migrate_postgres(address_of(place), count))
 
 for line in sys.stdin:
-    url, left = line.split()
+    place, left = line.rsplit(maxsplit=1)
     if not (pid := os.fork()):
-        asyncio.run(killed(address_of(url), int(left)))
+        killed(place, int(left))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
+
+
+Migrated = Callable[[str, int], bool]
+"""Migrates a base, by its path or URL, with a kill after a number of statements; False if it was killed."""
+
+
+@pytest.fixture(scope="module")
+def migrated() -> Iterator[Migrated]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        sent, received = program.stdin, program.stdout
+        assert sent is not None
+        assert received is not None
+
+        def migrate_until(place: str, left: int) -> bool:
+            sent.write(f"{place} {left}\n")
+            sent.flush()
+            status = int(received.readline())
+            assert status in {0, -signal.SIGKILL}
+            return status == 0
+
+        yield migrate_until
+        sent.close()
+        assert program.wait() == 0
 
 
 async def expect_everything(place: Place, version: int) -> None:
@@ -227,7 +231,7 @@ async def expect_everything(place: Place, version: int) -> None:
 
 @pytest.mark.parametrize("version", daily(0, whole=range(1, len(MIGRATIONS))))
 async def test_a_kill_at_any_statement_of_a_migration_of_sqlite_loses_nothing(
-    tmp_path: Path, version: int
+    migrated: Migrated, tmp_path: Path, version: int
 ) -> None:
     """From every layout to the current one; the last process completed without a kill."""
     path = tmp_path / "kb.db"
@@ -235,18 +239,18 @@ async def test_a_kill_at_any_statement_of_a_migration_of_sqlite_loses_nothing(
         fill_sqlite(path, version)
     else:
         apsw.Connection(str(path)).pragma("journal_mode", "wal")
-    first, step = (0, 1) if version <= 1 else (version % STRIDE, STRIDE)
-    program = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _SQLITE, str(path), str(first), str(step), stdout=subprocess.PIPE
-    )
-    out, _ = await program.communicate()
-    assert program.returncode == 0
-    assert int(out) > 2 * (len(MIGRATIONS) - version)
-    for number in range(first, int(out) + 1, step):
-        killed = tmp_path / str(number)
-        await expect_everything(killed / path.name, version)
-        copies = {each.name for each in killed.glob("*.layout-*")}
+    number, step = (0, 1) if version <= 1 else (version % STRIDE, STRIDE)
+    is_complete = False
+    while not is_complete:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copy(path, folder)
+        is_complete = migrated(str(folder / path.name), number)
+        await expect_everything(folder / path.name, version)
+        copies = {each.name for each in folder.glob("*.layout-*")}
         assert copies == ({f"{path.name}.layout-{version}"} if version else set())
+        number += step
+    assert number > 2 * (len(MIGRATIONS) - version)
 
 
 async def layout(database: Database) -> int:
@@ -257,21 +261,14 @@ async def layout(database: Database) -> int:
 
 
 @pytest.mark.parametrize("version", daily(0, whole=range(1, len(postgres.MIGRATIONS))))
-async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(version: int) -> None:
+async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(
+    migrated: Migrated, version: int
+) -> None:
     """All kills are in one base. A copy of it is checked after each migration, which is a transaction."""
     database = await new_database(empty=True)
     await fill_postgres(database, version)
-    program = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _POSTGRES, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert program.stdin is not None
-    assert program.stdout is not None
     reached, left, kills = version, 0, 0
-    while True:
-        program.stdin.write(f"{database.url} {left}\n".encode())
-        if not (status := int(await program.stdout.readline())):
-            break
-        assert status == -signal.SIGKILL
+    while not migrated(database.url, left):
         left, kills = left + 1, kills + 1
         if (now := await layout(database)) > reached:
             copy = await new_database(like=database)
@@ -283,5 +280,3 @@ async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(
     await expect_everything(database, version)
     await drop(database)
     assert kills > 2 * (1 if version > 1 else len(postgres.MIGRATIONS) - version)
-    program.stdin.close()
-    assert await program.wait() == 0

@@ -123,9 +123,9 @@ async def patch(kb: Caller, number: int, text: str, wait: float, **more: Any) ->
     )
 
 
-async def update(kb: Caller, number: int, text: str) -> Json:
+async def update(kb: Caller, number: int, text: str, notes: int = 2) -> Json:
     """Return the job of an update that waits behind long notes."""
-    running, _ = await kb.hold()
+    running, *_ = await kb.hold(notes)
     await kb.started(running)
     return answered(await patch(kb, number, text, wait=0), 202)
 
@@ -153,7 +153,7 @@ async def test_joining_an_update_with_a_longer_wait_returns_the_document(kb: Cal
 
 async def test_deleting_a_note_ends_a_waiting_update_with_document_not_found(kb: Caller) -> None:
     number = await kb.note("granite")
-    job = await update(kb, number, "basalt")
+    job = await update(kb, number, "basalt", notes=8)  # not all are taken in before the deletion
     waiting = asyncio.create_task(patch(kb, number, "basalt", wait=30))
     answered(await kb.http.delete(f"/api/v1/documents/{number}"))
     problem(await waiting, "document_not_found")

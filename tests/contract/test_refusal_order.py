@@ -16,6 +16,7 @@ import pytest
 from kb_contracts.api.ragler import LIMITS
 from kb_http.requests import JSON_BODY_BYTES
 from tests.support.engines import API_KEY, engine, simulator
+from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS
 
 Sending = dict[str, Any]
@@ -34,7 +35,8 @@ class Side:
         self.name = name
         self._http = http
         job = http.post("/api/v1/jobs", json={"text": "Ferries sail on Mondays."}).json()
-        self.note = http.get(f"/api/v1/jobs/{job['id']}", params={"wait": 30}).json()["document_id"]
+        url = f"/api/v1/jobs/{job['id']}?wait=30"
+        self.note = eventually(lambda: http.get(url).json()["document_id"], what="the note")
 
     def sent(self, sending: Sending) -> httpx.Response:
         body = sending.pop("text") + " " * sending.pop("padding", 0)

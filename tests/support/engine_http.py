@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON
+from tests.support.eventually import eventually_async
 
 Json = dict[str, Any]
 
@@ -38,9 +39,11 @@ class Caller:
         return answered(await self.http.get(f"/api/v1/jobs/{job_id}", params={"wait": wait}))
 
     async def ended(self, job: Json) -> Json:
-        ended = await self.job(job["id"], wait=30)
-        assert ended["status"] in {"completed", "failed", "cancelled"}, ended
-        return ended
+        return await eventually_async(
+            lambda: self.job(job["id"], wait=30),
+            lambda seen: seen["status"] in {"completed", "failed", "cancelled"},
+            what="the end of the job",
+        )
 
     async def completed(self, job: Json) -> int:
         ended = await self.ended(job)
@@ -55,9 +58,9 @@ class Caller:
                 return seen
         raise AssertionError(f"job {job['id']} does not start")
 
-    async def hold(self) -> list[Json]:
-        """Submit long notes that take all the places of one caller in the lane of long jobs."""
-        return [await self.submit(f"{number} {LONG}") for number in range(2)]
+    async def hold(self, notes: int = 2) -> list[Json]:
+        """Submit long notes, of which two take all the places of one caller in the lane of long jobs."""
+        return [await self.submit(f"{number} {LONG}") for number in range(notes)]
 
     async def note(self, text: str, **body: Any) -> int:
         """Ingest a note; return the id of its document."""

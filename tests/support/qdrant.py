@@ -26,7 +26,7 @@ from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.index import QdrantIndex
 from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
-from tests.support.patience import SILENCE, START_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SILENCE, START_SECONDS
 from tests.support.qdrant_cores import REAL_KEY, REAL_URL, Core, EdgeCore, Hits
 
 M = TypeVar("M", bound=BaseModel)
@@ -59,7 +59,9 @@ class QdrantServer:
 
     def settings(self, **changes: Any) -> QdrantSettings:
         """Settings with a longer time-out, because tests share two cores."""
-        return QdrantSettings(**{"url": self.url, "timeout": 30, "api_key": self.key, **changes})
+        return QdrantSettings(
+            **{"url": self.url, "timeout": int(ANSWER_SECONDS), "api_key": self.key, **changes}
+        )
 
     def index(self, **changes: Any) -> QdrantIndex:
         return QdrantIndex(self.settings(**changes))

@@ -13,6 +13,7 @@ from kb_server import following
 from kb_server.toolsets.knowledge import add, files
 from kb_simulator import AfterTime, FailAt, Stuck
 from tests.support.documents import docx_of, large_pdf
+from tests.support.eventually import eventually_async
 from tests.support.knowledge import Knowledge
 
 HTML = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
@@ -209,10 +210,14 @@ async def test_a_new_step_is_reported_although_the_share_is_the_same(
     knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Progress strictly increases, as the protocol requires."""
-    monkeypatch.setattr(add, "SYNC_SECONDS", 0.3)
     monkeypatch.setattr(following, "LOOK_SECONDS", 0.1)
     knowledge.engine.set_policy(Stuck(step="Extracting text"))
-    await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
+    path = knowledge.file("a.html")
+    waiting = asyncio.ensure_future(knowledge.ok("knowledge-add", file_path=path, async_=False))
+    await eventually_async(lambda: len(knowledge.told) > 1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     shares = [share for share, _, _ in knowledge.told]
     assert shares == sorted(set(shares))
     assert [step for _, _, step in knowledge.told] == ["queued", "Extracting text"]

@@ -66,8 +66,9 @@ class Selection:
     In `source_types`, None matches documents whose metadata have no source type (or one that is not a
     string).
 
-    `reach` is the access scope, by default of the request that makes the selection. It is more than a filter:
-    documents outside do not exist for the caller, so they do not count in the statistics of words either.
+    `reach` is the access scope, by default of the request that makes the selection: one made outside of a
+    request has none. It is more than a filter: documents outside do not exist for the caller, so they do not
+    count in the statistics of words either.
     """
 
     reach: Reach | None = field(default_factory=REACH.get)

@@ -1,4 +1,5 @@
-"""SQL of migrations that both databases share, with a placeholder for each type of a column.
+"""SQL of migrations that both databases share, with a placeholder for each type of a column, and for two
+columns of a job that only the first layout of PostgreSQL has.
 
 A step is never changed once released. `schema.py` of each database has the order, and its own steps.
 """

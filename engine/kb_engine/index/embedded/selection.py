@@ -163,14 +163,17 @@ def living(state: State, documents: Ids | None) -> list[Mask | None]:
     _, *found = np.split(np.isin(np.concatenate(ids), documents), np.cumsum(list(map(len, ids)))[:-1])
     counts = (part.block.document_rows for part in state.parts)
     rows = list(map(np.repeat, found, counts))
-    return [
-        old if own.all() else mask for own, old, mask in zip(rows, alive, _both(rows, alive), strict=True)
-    ]
+    return [old if own.all() else _within(old, own) for own, old in zip(rows, alive, strict=True)]
 
 
 def _both(masks: Sequence[Mask], others: Sequence[Mask | None]) -> list[Mask | None]:
     """Return the rows that are in both masks of each part (None: all)."""
-    return [own if mask is None else own & mask for own, mask in zip(masks, others, strict=True)]
+    return [_within(mask, own) for own, mask in zip(masks, others, strict=True)]
+
+
+def _within(mask: Mask | None, rows: Mask) -> Mask:
+    """Return the rows that are in the mask (None: all)."""
+    return rows if mask is None else rows & mask
 
 
 def _size(state: State, masks: Sequence[Mask | None]) -> int:

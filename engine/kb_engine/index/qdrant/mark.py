@@ -154,7 +154,8 @@ def _point(mark: Mark) -> q.PointStruct:
 
 
 def _mark(payload: q.Payload) -> Mark:
+    given = {"analyser": "", **payload}  # marks of the first version name no analyser
     try:
-        return msgspec.convert({"analyser": "", "build": "", **payload}, Mark)
-    except msgspec.ValidationError:
-        return Mark()  # an invalid mark: the index is rebuilt
+        return msgspec.convert({name: given[name] for name in asdict(Mark())}, Mark)
+    except (KeyError, msgspec.ValidationError):
+        return Mark()  # an incomplete or invalid mark: the index is rebuilt

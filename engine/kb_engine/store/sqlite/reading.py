@@ -124,7 +124,7 @@ class Threads:
             try:
                 return work(db)
             finally:
-                if db.in_transaction:
+                if db.in_transaction:  # SQLite has rolled back by itself if the disk is full
                     db.execute("ROLLBACK")
         except apsw.Error as error:
             if (known := engine_error(error)) is not None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
+from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.semantics.query import Wording
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Found
 from kb_engine.store.postgres import word_order
-from kb_engine.store.postgres.search import hybrid
+from kb_engine.store.postgres.search import hybrid, words
 from kb_engine.store.postgres.word_order import MOST_IDS
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
@@ -88,6 +90,17 @@ async def test_where_filters_leave_little_the_answer_is_exact(base: Base) -> Non
     found = await base.find("w1", "hybrid", vector=axis(0), tags=["one"])
     assert (found.exact, found.total_exact) == (True, True)
     assert not (await base.find("w1", "hybrid", vector=axis(0))).exact
+
+
+async def test_an_access_scope_is_kept_once_for_all_counts_of_words(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request has its own copy, which may be long."""
+    monkeypatch.setattr(words, "CACHED_FROM", 1)
+    for word in WORDS[:10]:
+        assert (await base.find(word, reach=Reach(frozenset(["even"])))).results
+    kept = [each for each in gc.get_objects() if isinstance(each, Reach) and each.has("even")]
+    assert 0 < len(kept) <= 2  # for the size of the scope, and for the counts in it
 
 
 async def test_vector_search_follows_deletions_and_additions(base: Base) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kb_contracts.access.reach import Reach
 from kb_engine.store.postgres.connection import Db, rows
-from kb_engine.store.postgres.search.state import Extent, ReachedSizes
+from kb_engine.store.postgres.search.state import MOST_REACHES, Extent, ReachedSizes
 from kb_engine.store.repository.reach import of_document
 
 BUDGET_CHUNKS = 10_000
@@ -59,7 +59,7 @@ class Words:
 
     def __init__(self) -> None:
         self.sizes = ReachedSizes()
-        self._counts: dict[tuple[Reach | None, str], tuple[int, int, int]] = {}
+        self._counts: dict[Reach | None, dict[str, tuple[int, int, int]]] = {}
 
     async def known(self, db: Db, terms: Sequence[str], extent: Extent) -> tuple[list[Known], dict[str, int]]:
         """Return the terms that occur, the rarest first, and the ones just counted; cached counts may be
@@ -89,19 +89,27 @@ class Words:
             where, reached = f" AND {condition}", list(found)
         sql += f" WHERE p.term = ANY (?::text[]){where} GROUP BY p.term"
         counts = dict.fromkeys(terms, 0) | dict(await rows(db, sql, [*values, *reached]))
-        for term, count in counts.items():
-            if count >= CACHED_FROM:
-                if len(self._counts) >= CACHE_SIZE:
-                    self._counts.clear()
-                self._counts[extent.reach, term] = count, extent.size, extent.generation
+        frequent = {
+            term: (count, extent.size, extent.generation)
+            for term, count in counts.items()
+            if count >= CACHED_FROM
+        }
+        if frequent:
+            if len(self._counts) > MOST_REACHES or sum(map(len, self._counts.values())) >= CACHE_SIZE:
+                self._counts.clear()
+            self._counts.setdefault(extent.reach, {}).update(frequent)
         return counts
+
+    def _noted(self, term: str, extent: Extent) -> tuple[int, int, int]:
+        """Return the cached count (0: none), and the size and generation to which it belongs."""
+        return self._counts.get(extent.reach, {}).get(term, (0, 0, -1))
 
     def _about(self, term: str, extent: Extent) -> int | None:
         """Return an approximate count, sufficient to order words, if one is cached."""
-        count, size, _ = self._counts.get((extent.reach, term), (0, 0, 0))
+        count, size, _ = self._noted(term, extent)
         return count if count and abs(size - extent.size) <= size * DRIFT else None
 
     def _cached(self, term: str, extent: Extent) -> int | None:
         """Return the count in this state of the base, if it is cached."""
-        count, _, generation = self._counts.get((extent.reach, term), (0, 0, -1))
+        count, _, generation = self._noted(term, extent)
         return count if generation == extent.generation else None

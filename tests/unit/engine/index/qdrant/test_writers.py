@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
 
 import pytest
+from qdrant_client.models import PointStruct
 
 from kb_engine.index.port import Changes, IndexQuery, IndexStats, IndexUnavailable
 from kb_engine.index.qdrant import mark
@@ -60,13 +60,19 @@ async def test_changes_of_several_at_once_come_one_after_the_other(server: Qdran
         assert await indexes[1].stats() == IndexStats(1, 1, 7)
 
 
-async def test_an_index_of_an_earlier_analyser_is_rebuilt(
-    server: QdrantServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("analyser", "earlier"), ("reference", "long"), *((each, None) for each in asdict(mark.Mark()))],
+)
+async def test_an_index_of_an_earlier_analyser_or_with_an_incomplete_mark_is_rebuilt(
+    server: QdrantServer, member: str, value: str | None
 ) -> None:
-    with monkeypatch.context() as before:
-        before.setattr("kb_engine.index.qdrant.index.Mark", partial(mark.Mark, analyser="earlier"))
-        async with engines(server, 1):
-            pass
+    """Without a value the mark lacks the member."""
+    async with engines(server, 1) as (earlier,):
+        written = {**(await earlier._collection.payload(mark.MARK_ID) or {}), member: value}
+        if value is None:
+            del written[member]
+        await earlier._collection.put([PointStruct(id=mark.MARK_ID, vector={}, payload=written)])
     index = server.index()
     assert await index.generation() == 0
     await index.create(8)

@@ -20,6 +20,8 @@ from kb_load.processes import LOOPBACK, Leash, free_port
 
 USER = "kb"
 _NOBODY = 65534
+_SHARED_MEMORY = {"dynamic_shared_memory_type": "mmap"}
+"""Shared memory in the folder of the data: it is removed with it, also after a kill."""
 _SECONDS = 300.0
 
 
@@ -55,7 +57,11 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections. Raises PostgresFailed."""
-        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        settings = [
+            part
+            for name, value in {**_SHARED_MEMORY, **self._settings}.items()
+            for part in ("-c", f"{name}={value}")
+        ]
         listening = ["-k", str(self.folder), "-h", LOOPBACK, "-p", str(self.port)]
         with (self.folder / "log").open("ab") as log:
             process = self._process = subprocess.Popen(

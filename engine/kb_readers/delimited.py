@@ -65,7 +65,7 @@ def separator_of(text: str) -> str | None:
 def _rows(text: str, separator: str) -> Iterator[Sequence[str]]:
     """Yield the rows. Where a quotation mark is not closed, its line is read without quotation marks.
 
-    Linear: a line after an open mark opens none itself, unless it closes that one.
+    Linear: a line after an open mark opens no further one, unless it closes the first.
     """
     reading = partial(csv.reader, delimiter=separator, skipinitialspace=True)
     lines = list(StringIO(text, newline=""))

@@ -1,4 +1,4 @@
-"""Detection of the encoding of a text that declares none and is not UTF-8.
+"""Detection of the encoding of a text without a declared one that is not UTF-8.
 
 Two rules, of which one must be sure and neither may contradict:
 
@@ -94,7 +94,7 @@ def detect(data: bytes) -> str | None:
 
 
 def _wide(data: bytes) -> str | None:
-    """Return UTF-16 for data of which at least every other character is Latin and none is a control."""
+    """Return UTF-16 for data of which at least every other character is Latin, without control characters."""
     for encoding, zeros, others in (
         ("utf-16-le", data[1::2], data[::2]),
         ("utf-16-be", data[::2], data[1::2]),

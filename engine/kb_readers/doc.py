@@ -4,7 +4,7 @@ The body comes first, with headings, lists and tables as Markdown; then text box
 footers without repetition. Hidden text is read; comments, tracked deletions, pictures, and numbers that Word
 computes are not. Files of Word 6 and 95 are read without headings.
 
-Offsets and codes are those of [MS-DOC].
+Offsets and codes follow [MS-DOC].
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class _Document:
                 yield from _runs_of(page, is_of_paragraphs=number == _PARAGRAPHS)
 
     def _read_styles(self) -> list[_Properties]:
-        """Return the properties of each paragraph style, with those of its bases."""
+        """Return the properties of each paragraph style, its bases included."""
         data = self._part(_STYLES)
         if not data:
             return []

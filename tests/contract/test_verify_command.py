@@ -205,7 +205,7 @@ def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
     assert "--report" in done.stderr  # the check of the base has passed
 
 
-def test_a_base_that_is_not_empty_is_erased_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_erase_empties_the_base_before_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     """One module of the suite runs here. `make mutants` begins with the suite on the simulator."""
     monkeypatch.setattr("kb_cli.verify.run_suite", partial(run, tests=[f"{SUITE}.test_state"]))
     headers = {"Authorization": f"Bearer {API_KEY}"}

@@ -90,7 +90,7 @@ async def test_the_official_client_finds_and_calls_both_tools(notes: Path) -> No
 
 
 @pytest.mark.requirement("F4", "F8", "F31", "F34", "F42")
-def test_a_server_without_its_file_serves_on_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_without_its_file_the_server_runs_and_reports_the_reason(tmp_path: Path) -> None:
     """Neither call is an MCP error: the status reports the problem.
 
     The log has it at level error, so that it is logged even at that level.

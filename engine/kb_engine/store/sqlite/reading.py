@@ -259,7 +259,7 @@ class ReadingStore(Store):
             self._leave(turn)
 
     def _leave(self, turn: vectors.Turn) -> None:
-        """Remove a search that begins or was cancelled from those that wait."""
+        """Remove a search that begins or was cancelled from the waiting searches."""
         self._turns.waiting = tuple(each for each in self._turns.waiting if each is not turn)
 
     def _search(

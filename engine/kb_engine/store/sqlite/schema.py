@@ -1,9 +1,9 @@
 """The layout of a base, and the migrations from each earlier layout.
 
 `PRAGMA user_version` is the number of the last migration. All that a base needs run in one transaction: an
-interrupted one leaves the layout that it had, of which there is a copy, and none in between, which no version
-of the engine may know. A migration deletes only data that can be derived from the rest, and is never changed
-once released: a new layout is a new migration.
+interrupted one leaves the layout that it had, of which there is a copy, and never a layout in between, which
+no version of the engine knows. A migration deletes only data that can be derived from the rest, and is never
+changed once released: a new layout is a new migration.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _sixteenth(db: apsw.Connection) -> None:
 
 
 def _seventeenth(db: apsw.Connection) -> None:
-    """Passages and versions are known by hashes of their texts; a document that lacks passages has none."""
+    """Passages and versions are known by hashes of their texts; a document that misses some has no hash."""
     db.execute("ALTER TABLE documents ADD COLUMN passages_hash TEXT")
     db.execute("ALTER TABLE versions ADD COLUMN text_hash TEXT")
     passages = "SELECT position, text FROM chunks WHERE document_id = ? ORDER BY position"

@@ -2,7 +2,7 @@
 
 The interpreter's lock lets one thread of a process run at a time. So a search is handed to a process that
 has the base open and the files of the index mapped; `search_process.py` is its program. This process keeps
-everything else: requests, embedding, writing, and all searches that no other process can answer.
+all further work: requests, embedding, writing, and all searches that no other process can answer.
 
     searches overlap ─▶ start processes ─▶ share the index ─▶ hand over ─▶ unused for a while: end them
                                              ▲      the index changed │
@@ -99,7 +99,7 @@ def folder_of(path: Path) -> Path:
 
 
 class ProcessLost(Exception):
-    """All search processes have ended, or none could be started."""
+    """All search processes have ended, or could not be started."""
 
 
 class SearchProcesses:
@@ -224,7 +224,7 @@ class SearchProcesses:
         return max(_LEAST_PAUSE, _PAUSE_SHARE * (now() - began))
 
     def _written(self, state: State, folder: Path, files: list[Path]) -> list[tuple[Path, Mask | None]]:
-        """Return the files of all parts; those in memory are written, and noted in `files`."""
+        """Return the files of all parts; parts in memory are written, and noted in `files`."""
         parts: list[tuple[Path, Mask | None]] = []
         for part in state.parts:
             if part.name is not None:

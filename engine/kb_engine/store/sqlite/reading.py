@@ -331,9 +331,9 @@ class _LookedUp:
 
 def _reads_all_vectors(query: IndexQuery) -> bool:
     """True if the query has no filter besides the access scope."""
-    chosen = Selection(reach=query.selection.reach)
+    within_reach = search.condition(Selection(reach=query.selection.reach))
     narrowed = query.required or query.among is not None or query.wording is not None
-    return query.mode != "fts" and query.selection == chosen and not narrowed
+    return query.mode != "fts" and search.condition(query.selection) == within_reach and not narrowed
 
 
 def _with_scores(_read: SqliteRead, looked_up: _LookedUp) -> _LookedUp:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from kb_contracts.api.models import SearchRequest
+from kb_engine.api.search import selection_of
 from kb_engine.index.embedded.vectors import QuantisedQuery, QuantisedVectors
-from kb_engine.index.port import Selection
 from kb_engine.store.port import Found, Query
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from tests.support.stores import SCORING, Base, meaning, new_place, opened
@@ -31,18 +32,19 @@ async def test_a_cancelled_search_leaves_those_that_wait_with_it(
     for number, text in enumerate(TEXTS):
         await base.note(text, title=str(number), tags=[] if number else ["a"])
     queries = [
-        Query(text=text, mode="hybrid", vector=meaning(text), scoring=SCORING, top=10) for text in TEXTS
-    ]
-    queries.append(
         Query(
-            text="bees",
+            text=request.query,
             mode="hybrid",
-            vector=meaning("bees"),
+            vector=meaning(request.query),
             scoring=SCORING,
             top=10,
-            selection=Selection(tags=["a"]),
+            selection=selection_of(request),
         )
-    )
+        for request in (
+            *(SearchRequest(query=text) for text in TEXTS),
+            SearchRequest(query="bees", tags=["a"]),
+        )
+    ]
     alone = [await base.store.search(query) for query in queries]
     together: list[int] = []
     products = QuantisedVectors.shared_products

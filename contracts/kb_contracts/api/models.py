@@ -6,8 +6,8 @@ and storage are bytes. Requests refuse unknown fields; responses may gain fields
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
-from unicodedata import category
 
 import msgspec
 from msgspec import Meta
@@ -104,8 +104,11 @@ Score = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 
 
-_INVISIBLE = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
-"""Categories of white space, control and format characters, such as U+200B and the marks of a direction."""
+VISIBLE = re.compile(
+    r"[^\s\x00-\x1f\x7f-\xa0\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
+)
+"""Any character but white space and invisible control and format characters, such as U+200B."""
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -114,7 +117,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
 
 def visible_title(title: str | None) -> str | None:
     """Return the title, or None if it has no visible character."""
-    return title if any(category(char) not in _INVISIBLE for char in title or "") else None
+    return title if VISIBLE.search(title or "") else None
 
 
 class Response(msgspec.Struct, kw_only=True):

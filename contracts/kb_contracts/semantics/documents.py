@@ -14,6 +14,7 @@ from kb_contracts.api.formats import FORMATS, Format
 from kb_contracts.api.models import (
     MAX_INTEGER,
     MAX_TAGS,
+    VISIBLE,
     Document,
     DocumentDetail,
     Fidelity,
@@ -32,10 +33,10 @@ _OCR_FORMATS = [form.label for form in FORMATS.values() if form.takes_ocr]
 
 
 def check_note_text(text: str) -> None:
-    """Raises EngineError: `invalid_parameter`, if a note has no visible text."""
-    if not text.strip():
+    """Raises EngineError: `invalid_parameter`, if a note has no visible character."""
+    if not VISIBLE.search(text):
         raise EngineError(
-            "invalid_parameter", "text is only white space; send a text with words.", parameter="text"
+            "invalid_parameter", "text has no visible character; send a text with words.", parameter="text"
         )
 
 
@@ -181,13 +182,14 @@ def check_tags_fit(present: Sequence[str], further: Sequence[str]) -> None:
 
 
 def note_title(text: str) -> str:
-    """Return the first line that is not blank, without the mark of a heading, cut to 80 characters."""
+    """Return the first line that shows a character, without the mark of a heading, cut to 80 characters."""
     return _cut(_HEADING.sub("", _first_line(text)))
 
 
 def _first_line(text: str) -> str:
-    """Return the first line that is not blank, white space collapsed."""
-    return " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
+    """Return the first line that shows a character, from that character on, white space collapsed."""
+    first = VISIBLE.search(text)
+    return "" if first is None else " ".join(text[first.start() :].splitlines()[0].split())
 
 
 def _cut(title: str) -> str:

@@ -44,11 +44,11 @@ def test_a_title_without_a_visible_character_counts_as_left_out() -> None:
         ] * 3
 
 
-@pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003"])
-def test_a_note_of_white_space_is_refused(text: str) -> None:
-    with pytest.raises(EngineError, match="white space"):
+@pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003", "\u200b\n\u200b"])
+def test_a_note_without_a_visible_character_is_refused(text: str) -> None:
+    with pytest.raises(EngineError, match="no visible character"):
         check_note_text(text)
-    with pytest.raises(EngineError, match="white space"):
+    with pytest.raises(EngineError, match="no visible character"):
         check_patch(NotePatch(text=text))
 
 
@@ -112,6 +112,7 @@ def test_a_document_stays_in_its_collection() -> None:
         ("x" * 80, "x" * 80),
         ("x" * 81, "x" * 79 + "…"),
         ("\x1c\u2028granite", "granite"),
+        ("\u200b\ngranite", "granite"),
         ("\n ##  Stones # \n", "Stones #"),
         ("#stones", "#stones"),
         ("# #", "# #"),

@@ -68,9 +68,12 @@ def status_of_all() -> AbstractContextManager[Any]:
     return patch.object(StateApi, "get_status", status)
 
 
-def searched_by_all() -> AbstractContextManager[Any]:
-    whole = search_api.selection_of
-    return patch.object(search_api, "selection_of", lambda request: replace(whole(request), reach=None))
+def searched_by_all(where: Any, name: str) -> Breach:
+    """Return a breach: the selections that a function makes have no access scope."""
+    whole = getattr(where, name)
+    return lambda: patch.object(
+        where, name, lambda *args, **fields: replace(whole(*args, **fields), reach=None)
+    )
 
 
 def for_anybody(name: str) -> Breach:
@@ -86,7 +89,9 @@ BREACHES: dict[str, Breach] = {
     "documents are listed for all": in_all(documents, "page"),
     "citations are checked for all": in_all(documents, "check_citation"),
     "tags are counted for all": in_all(documents, "tag_page"),
-    "searches look everywhere": searched_by_all,
+    "searches look everywhere": searched_by_all(search_api, "selection_of"),
+    "vector searches look everywhere": searched_by_all(search_api, "vector_selection_of"),
+    "similar notes are looked up everywhere": searched_by_all(documents_api, "Selection"),
     "words are counted everywhere": words_of_all,
     "a cursor leads anywhere": in_all(search, "at"),
     "a cursor is anybody's": for_anybody("opened"),

@@ -389,7 +389,7 @@ def _reading() -> Iterator[Attempt]:
     yield _of(ops.VECTOR_SEARCH, "everywhere", json={"query": "quartz"})
     yield _of(ops.LIST_COLLECTIONS, "")
     for label, how in product(DOCUMENTS, ("id", "uid")):
-        yield _named(ops.GET_DOCUMENT, label, how, params={"text": "true"})
+        yield _named(ops.GET_DOCUMENT, label, how, params={"text": "true", "similar": 5})
         yield _named(ops.GET_ORIGINAL, label, how)
         yield _named(ops.GET_PICTURE, label, how)
         yield _named(ops.LIST_VERSIONS, label, how)

@@ -103,7 +103,6 @@ TIERS = (
         "simulator",
         tests=("tests/unit/simulator", "tests/parity"),
         sources=("simulator", "engine"),
-        needs=("browser", "node"),
     ),
     Tier("mutants", tests=("tests/mutation",), sources=("simulator",), command=("make", "mutants")),
     Tier("seeded faults", tests=("tests/mutation/test_faults.py",)),

@@ -44,8 +44,8 @@ def status(options: argparse.Namespace, out: Output) -> None:
     def mebibytes(count: int) -> str:
         return f"{count / 1_048_576:,.1f} MiB"
 
-    made_good = answer.queue.failed - answer.failures
-    since = f", {made_good} failed and succeeded since" if made_good else ""
+    settled = answer.queue.failed - answer.failures
+    since = f", {counted(settled, 'failure')} settled" if settled else ""
     documents, queue, storage = answer.documents, answer.queue, answer.storage
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(documents.by_type.items()))
     if storage.is_withheld:

@@ -1007,7 +1007,8 @@ class Status(Response):
     Counts cover the caller's access scope. A caller whose scope is limited, or without the right to
     administer, gets an empty `storage` and no `sandbox`. An engine that does not read files in a sandbox
     omits `sandbox` as well. `open_failures` counts the failed jobs without a later completed job of the same
-    source (its path, or without one the file name in the same `dedup_scope`); an engine may omit it.
+    source (its path, or without one the file name in the same `dedup_scope`), but for updates of notes that
+    failed with `version_conflict`; an engine may omit it.
     `history` is for queries that ask for it; an engine may omit it, too.
     """
 

@@ -71,17 +71,18 @@ class Origin(NamedTuple):
     dedup_scope: str
 
 
-def open_failures(jobs: Iterable[tuple[JobStatus, Origin]]) -> int:
+def open_failures(jobs: Iterable[tuple[JobStatus, str | None, Origin]]) -> int:
     """Return the number of failed jobs without a later completed job of the same source.
 
-    `jobs` are in the order of acceptance.
+    `jobs` are in the order of acceptance, each with the code of its error. An update that was refused for its
+    version is not counted: its caller knows, and reads the note again.
     """
     failed: Counter[tuple[str, ...] | None] = Counter()
-    for status, (path, scope, filename, dedup_scope) in jobs:
+    for status, code, (path, scope, filename, dedup_scope) in jobs:
         by_path = None if path is None else ("path", path, scope or dedup_scope)
         by_name = None if filename is None else ("name", filename, dedup_scope)
         if status == "failed":
-            failed[by_path or by_name] += 1
+            failed[by_path or by_name] += code != "version_conflict"
         elif status == "completed":
             for key in {by_path, by_name} - {None}:
                 failed.pop(key, None)

@@ -352,7 +352,8 @@ class State:
             last_updated=None if updated is None else rfc3339(updated),
             features=["access"],
             open_failures=open_failures(
-                (each.job.status, origin_of(each.submission)) for each in self._records(access.reach)
+                (each.job.status, each.job.error.code if each.job.error else None, origin_of(each.submission))
+                for each in self._records(access.reach)
             ),
             history=self._history(documents, is_open=bool(path)) if history else msgspec.UNSET,
         )

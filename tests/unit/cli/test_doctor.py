@@ -84,7 +84,7 @@ def test_a_failure_counts_until_the_file_is_added_corrected(kb: Kb, tmp_path: Pa
     file = tmp_path / "corrected.txt"
     for content, failed, verdict in (
         (b"\xff\xfe\xfd", "1 failed", "warning"),
-        (b"granite", "0 failed, 1 failed and succeeded since", None),
+        (b"granite", "0 failed, 1 failure settled", None),
     ):
         file.write_bytes(content)
         kb("add", str(file))

@@ -31,7 +31,15 @@ from kb_contracts.semantics.documents import (
     text_digest,
     title_after_update,
 )
-from kb_contracts.semantics.jobs import TRANSITIONS, Event, may_succeed_again, sources, target
+from kb_contracts.semantics.jobs import (
+    TRANSITIONS,
+    Event,
+    Origin,
+    may_succeed_again,
+    open_failures,
+    sources,
+    target,
+)
 
 
 def test_a_title_without_a_visible_character_counts_as_left_out() -> None:
@@ -147,6 +155,11 @@ def test_an_event_leads_from_its_sources_to_its_target(event: Event) -> None:
 
 def test_only_a_running_job_completes() -> None:
     assert sources(Event.COMPLETE) == ("running",)
+
+
+def test_an_update_refused_for_its_version_is_no_open_failure() -> None:
+    note = Origin(None, None, None, "")
+    assert open_failures([("failed", "version_conflict", note), ("failed", "internal", note)]) == 1
 
 
 def test_a_job_that_expected_a_version_is_not_retryable_after_a_conflict() -> None:

@@ -78,13 +78,13 @@ async def _open_failures(read: Read) -> int:
     within, reached = read.job_within()
     failed = "FROM jobs WHERE status = 'failed'"
     rows = await read.rows(
-        "SELECT status, source_path, source_scope, filename, dedup_scope FROM jobs "  # noqa: S608
+        "SELECT status, error_code, source_path, source_scope, filename, dedup_scope FROM jobs "  # noqa: S608
         f"WHERE (status = 'failed' OR status = 'completed' AND seq > (SELECT min(seq) {failed}) "
         f"AND (source_path IN (SELECT source_path {failed}) OR filename IN (SELECT filename {failed})))"
         f"{within} ORDER BY seq",
         reached,
     )
-    return open_failures((status, Origin(*origin)) for status, *origin in rows)
+    return open_failures((status, code, Origin(*origin)) for status, code, *origin in rows)
 
 
 async def ping(write: Write) -> None:

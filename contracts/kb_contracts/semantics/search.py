@@ -128,7 +128,7 @@ def date_window(filters: Filters | VectorFilters) -> tuple[datetime | None, date
     if start and end and end < start:
         raise EngineError(
             "contradiction",
-            "filters.date_to is before filters.date_from; no document can match.",
+            "filters.date_to is before date_from; no document can match.",
             parameter="filters.date_to",
         )
     return start, end

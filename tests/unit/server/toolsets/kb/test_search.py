@@ -284,6 +284,7 @@ async def test_neighbours_and_an_explanation_are_added_when_asked_for(
     ("arguments", "code", "parameter"),
     [
         ({"date_from": "yesterday"}, "invalid_parameter", "date_from"),
+        ({"date_from": "2026-02-01", "date_to": "2026-01-01"}, "contradiction", "date_to"),
         ({"mode": "vector", "fts_only": True}, "contradiction", "fts_only"),
     ],
 )
@@ -293,6 +294,7 @@ async def test_an_engines_refusal_is_passed_on_with_its_parameter(
     refused = await tools.refused("kb_search", query="x", **arguments)
     assert (refused["error"], refused["parameter"]) == (code, parameter)
     assert all(name in refused["message"] for name in arguments)
+    assert "filters" not in refused["message"]
 
 
 async def test_an_empty_search_names_each_filter_that_was_set(

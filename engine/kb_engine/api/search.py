@@ -10,7 +10,7 @@ from functools import partial
 from msgspec import UNSET, UnsetType
 
 from kb_config import tracing
-from kb_contracts.access.reach import Reach
+from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import (
@@ -74,19 +74,18 @@ class SearchApi:
         self._reranker = engine.reranker
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
-        answer = await self.answer(incoming.body, incoming.access.reach)
+        answer = await self.answer(incoming.body)
         _count(self._engine.questions, incoming.body, is_answered=answer.total > 0 and not answer.weak)
         return answer
 
-    async def answer(self, request: m.SearchRequest, reach: Reach | None = None) -> m.SearchResponse:
-        """Answer a search request. Called in process, `top` has no maximum, as `kb eval` needs.
-
-        `reach` is the caller's access scope: cursors are bound to it.
+    async def answer(self, request: m.SearchRequest) -> m.SearchResponse:
+        """Answer a search request within the access scope of the context, to which cursors are bound. Called
+        in process, `top` has no maximum, as `kb eval` needs.
 
         Raises:
             EngineError: as the operation `search`.
         """
-        started = time.perf_counter()
+        started, reach = time.perf_counter(), REACH.get()
         self._engine.searched_at = time.monotonic()
         mode, parsed = mode_of(request), query_of(request)
         if request.cursor is None:

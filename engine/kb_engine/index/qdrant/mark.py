@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -44,8 +44,11 @@ class Mark:
     generation: int = 0
     build: str = ""
     dimensions: int = 0  # dimensions of the vectors; 0: the collection cannot hold vectors, and has no chunks
-    reference: float = 0.0
-    """Mean length, in words, of the first texts (`points.share`); 0: the collection had no texts yet."""
+    reference: float = field(default=0.0, compare=False)
+    """Mean length, in words, of the first texts (`points.share`); 0: the collection had no texts yet.
+
+    Marks are compared without it: Qdrant may change the last bit of a number that it reads from JSON.
+    """
     holder: str = ""
     beat: int = 0
     analyser: str = ANALYSER  # the analyser of the words; an index of an earlier one is made anew
@@ -92,8 +95,8 @@ class Marker:
                 raise IndexUnavailable("the search index is not there")
             if mark.holder in {"", self._name} or self._is_dead(mark):
                 mine = replace(mark, holder=self._name, beat=mark.beat + 1)
-                if await self._replace(mark, mine):
-                    return mine
+                if written := await self._replace(mark, mine):
+                    return written
             await asyncio.sleep(_POLL_SECONDS)
 
     async def beat(self, mine: Mark) -> Mark:
@@ -104,10 +107,10 @@ class Marker:
 
     async def change(self, mine: Mark, **changes: Any) -> Mark:
         """Change the mark, which must be held. Raises OvertakenWriter: another engine has taken it over."""
-        changed = replace(mine, beat=mine.beat + 1, **changes)
-        if not await self._replace(mine, changed):
+        written = await self._replace(mine, replace(mine, beat=mine.beat + 1, **changes))
+        if not written:
             raise OvertakenWriter("another engine has taken over the search index")
-        return changed
+        return written
 
     async def release(self) -> None:
         """Release the mark, if it is (still) held."""
@@ -128,14 +131,15 @@ class Marker:
         self._beaten, self._held = time.monotonic(), mine
         return mine
 
-    async def _replace(self, old: Mark, new: Mark) -> bool:
+    async def _replace(self, old: Mark, new: Mark) -> Mark | None:
+        """Return the mark as Qdrant has it now; None if another engine has changed it."""
         started = time.monotonic()
         await self._put(old, new)
-        if await self.read() != new:
-            self._held = None
-            return False
-        self._beaten, self._held = started, new
-        return True
+        written = await self.read()
+        self._held = written if written == new else None
+        if self._held is not None:
+            self._beaten = started
+        return self._held
 
     async def _put(self, old: Mark, new: Mark) -> None:
         # The filter excludes a collection created since: it may have no mark yet, or one with the same beat.

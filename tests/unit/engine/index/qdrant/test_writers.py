@@ -143,6 +143,19 @@ async def test_a_mark_is_not_carried_into_a_collection_that_was_made_since(serve
         assert await other.generation() == 3
 
 
+async def test_a_mean_length_of_many_digits_is_not_taken_for_another_engine(server: QdrantServer) -> None:
+    """Qdrant returns 217.04528301886793 as 217.0452830188679, and some one in eight means like it."""
+    async with engines(server, 1) as (index,):
+        held = await index._marker.take()
+        means = [57_517 / 265, *(words / chunks for words in (9_413, 15_227) for chunks in range(90, 100))]
+        returned = []
+        for mean in means:
+            held = await index._marker.change(held, reference=mean)
+            returned.append(held.reference)
+        assert returned == pytest.approx(means, rel=1e-14)
+        assert returned != means, "none of these has a last bit that changes"
+
+
 async def test_only_one_of_two_makes_the_index(server: QdrantServer) -> None:
     first, second = server.index(), server.index()
     assert (await first.generation(), await second.generation()) == (0, 0)

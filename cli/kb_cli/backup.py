@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kb_cli.config import read
+from kb_cli.config import base_failures, read
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_engine.settings import EngineSettings
-from kb_engine.store.port import BaseRefused
 from kb_engine.store.sqlite.backup import KEYS, Backup, BackupRefused, back_up
 from kb_engine.store.sqlite.backup import restore as restore_base
 
@@ -16,7 +15,7 @@ from kb_engine.store.sqlite.backup import restore as restore_base
 def backup(options: argparse.Namespace, out: Output) -> None:
     """Copy the base of the settings into a new folder, and read the copy back."""
     settings = _of_sqlite(options)
-    try:
+    with base_failures(BackupRefused):
         made = back_up(
             settings.database,
             settings.spool_folder,
@@ -24,8 +23,6 @@ def backup(options: argparse.Namespace, out: Output) -> None:
             Path(options.copy).expanduser(),
             damaged=options.damaged,
         )
-    except BackupRefused as error:
-        raise CliError(Exit.FAILED, str(error)) from error
     for each in made.left_out:
         out.note(f"left out: {each}")
     _report(out, made, f"copied to {options.copy}, and read back")
@@ -35,10 +32,8 @@ def restore(options: argparse.Namespace, out: Output) -> None:
     """Make the base of the settings from a copy."""
     settings = _of_sqlite(options)
     keys, had_keys = settings.keys_file, settings.keys_file.exists()
-    try:
+    with base_failures(BackupRefused):
         made = restore_base(Path(options.copy).expanduser(), settings.database, settings.spool_folder, keys)
-    except (BackupRefused, BaseRefused) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
     if had_keys:
         out.note(f"{keys}: the keys that were there stay")
     elif KEYS in made.files:

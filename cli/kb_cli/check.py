@@ -7,14 +7,11 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from kb_cli.config import offline_embedder, read
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.config import base_failures, offline_embedder, read
+from kb_cli.output import Exit, Output, counted
 from kb_engine.care.check import Check
 from kb_engine.composition import filled_by, open_store
-from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.settings import EngineSettings
-from kb_engine.start_errors import StartError
-from kb_engine.store.port import BaseRefused
 from kb_engine.store.sqlite.damage import Damage, examine
 
 if TYPE_CHECKING:
@@ -29,11 +26,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
     """Check every document of the base of the settings."""
     settings = read(EngineSettings, options)
     embedder = offline_embedder(settings)
-    try:
-        with embedder:
-            found = asyncio.run(_check(settings, embedder, options, out))
-    except (BaseRefused, StartError, EmbedderUnavailable, TextRefused) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+    with base_failures(), embedder:
+        found = asyncio.run(_check(settings, embedder, options, out))
     hurt, repaired = found["hurt"], sum(each["repaired"] for each in found["hurt"])
     is_whole = not found["damage"] and repaired == len(hurt)
     could_help = found["damage"] or any(not each["repaired"] for each in hurt)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -165,6 +166,25 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     listening = Rendezvous(settings.home / "engine").url()
     other = next((each for each in (configured, listening) if each and each != url), DEFAULT_ENGINE)
     return EngineClient(url, settings.api_key, user=user, tls=tls, other_url=other)
+
+
+@contextmanager
+def base_failures(*others: type[Exception], advice: str = "") -> Iterator[None]:
+    """Convert the failures of a base and its embedder, and `others`, to CliError.
+
+    `advice` follows the message about an embedder that is unavailable.
+    """
+    from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
+    from kb_engine.start_errors import StartError
+    from kb_engine.store.port import BaseRefused
+
+    refusals: tuple[type[Exception], ...] = (BaseRefused, StartError, TextRefused, *others)
+    try:
+        yield
+    except EmbedderUnavailable as error:
+        raise CliError(Exit.FAILED, f"{error}{advice}") from error
+    except refusals as error:
+        raise CliError(Exit.FAILED, str(error)) from error
 
 
 def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:

@@ -16,6 +16,7 @@ from kb_cli.config import engine, read
 from kb_cli.documents import check_collections
 from kb_cli.output import CliError, Exit, Output
 from kb_config.settings import Setting, Settings, SettingsError
+from kb_config.shared import Keys, keys_file
 from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
 from kb_contracts.access.keys import Key, KeysDamaged, Quotas
 from kb_server.collection_tags import is_name, tag_of
@@ -29,12 +30,12 @@ class KeySettings(Settings, frozen=True, kw_only=True):
     """The location of the keys."""
 
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
-    keys: Annotated[str, Setting("KB_KEYS", "key file; empty: keys.json in the data folder")] = ""
+    keys: Keys = ""
 
     @property
     def file(self) -> Path:
         """The key file."""
-        return Path(self.keys).expanduser() if self.keys else self.home / "keys.json"
+        return keys_file(self.keys, self.home)
 
 
 class KeyView(msgspec.Struct, kw_only=True):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from kb_cli.config import read
+from kb_cli.config import base_failures, read
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import printable
 from kb_engine.care.migration import MigrationRefused, migrate
 from kb_engine.settings import EngineSettings
-from kb_engine.start_errors import StartError
-from kb_engine.store.port import BaseRefused
 
 
 def run(options: argparse.Namespace, out: Output) -> None:
@@ -21,14 +19,11 @@ def run(options: argparse.Namespace, out: Output) -> None:
     target = read(EngineSettings, options, store=options.target)
 
     def progress(what: str, done: int, total: int) -> None:
-        if out.is_terminal:
-            out.stderr.write(f"\r{what} {done} of {total}" + ("\n" if done >= total else ""))
-            out.stderr.flush()
+        out.progress(f"{what} {done} of {total}", is_last=done >= total)
 
     try:
-        made = asyncio.run(migrate(source, target, progress))
-    except (MigrationRefused, BaseRefused, StartError) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+        with base_failures(MigrationRefused):
+            made = asyncio.run(migrate(source, target, progress))
     except EngineError as error:
         raise CliError(Exit.FAILED, f"{error.detail} Run it again to continue.") from error
     if not out.answered(made):

@@ -220,6 +220,12 @@ class Output:
         """Write a message for people to stderr, beside the output."""
         self.stderr.write(printable_line(message) + "\n")
 
+    def progress(self, count: str, *, is_last: bool) -> None:
+        """Write a count to stderr in place of the previous one, if stdout is a terminal."""
+        if self.is_terminal:
+            self.stderr.write(f"\r{count}" + ("\n" if is_last else ""))
+            self.stderr.flush()
+
     def console(self) -> Console:
         """Return a console on stdout that does not interpret markup in texts."""
         from rich.console import Console

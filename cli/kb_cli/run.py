@@ -8,7 +8,7 @@ import os
 import sys
 from importlib.util import find_spec
 
-from kb_cli.config import config_file, is_set, offline_embedder, read
+from kb_cli.config import base_failures, config_file, is_set, offline_embedder, read
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
@@ -57,13 +57,9 @@ def engine(options: argparse.Namespace, _out: Output) -> None:
 
     settings = read(EngineSettings, options)
     from kb_engine.__main__ import start
-    from kb_engine.start_errors import StartError
-    from kb_engine.store.port import BaseRefused
 
-    try:
+    with base_failures():
         start(settings, on_ready=ParentLink.open(options.supervised).report_ready, linger=options.linger)
-    except (StartError, BaseRefused) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
 
 
 def simulator(options: argparse.Namespace, _out: Output) -> None:
@@ -90,31 +86,21 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
 
     settings = read(EngineSettings, options)
     from kb_engine.composition import store_module
-    from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
-    from kb_engine.start_errors import StartError
-    from kb_engine.store.port import BaseRefused
     from kb_engine.store.sqlite.opening import reindex_sqlite
 
     def progress(done: int, total: int) -> None:
-        if out.is_terminal:
-            out.stderr.write(f"\r{done} of {total} passages" + ("\n" if done >= total else ""))
-            out.stderr.flush()
+        out.progress(f"{done} of {total} passages", is_last=done >= total)
 
     embedder = offline_embedder(settings)
-    try:
-        with embedder:
-            identity, embed = embedder.identity, embedder.embed
-            if settings.address is None:
-                count = reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
-            else:
-                done = store_module(settings.address).reindex(
-                    settings.address, embedder=identity, embed=embed, progress=progress
-                )
-                count = asyncio.run(done)
-    except EmbedderUnavailable as error:
-        raise CliError(Exit.FAILED, f"{error}; run it again to continue") from error
-    except (StartError, BaseRefused, TextRefused) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+    with base_failures(advice="; run it again to continue"), embedder:
+        identity, embed = embedder.identity, embedder.embed
+        if settings.address is None:
+            count = reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
+        else:
+            done = store_module(settings.address).reindex(
+                settings.address, embedder=identity, embed=embed, progress=progress
+            )
+            count = asyncio.run(done)
     base = str(settings.address or settings.database)
     if not out.answered({"chunks": count, "embedder": identity.name, "base": base}):
         out.text(f"{counted(count, 'passage')} embedded with {identity.name}", style="green")

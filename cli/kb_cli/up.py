@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from kb_cli.config import config_file, is_set, read
+from kb_cli.config import base_failures, config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.rendezvous import Rendezvous
 from kb_engine.settings import EngineSettings
@@ -87,8 +87,6 @@ def _run_single(
         raise CliError(Exit.FAILED, f"{there}; stop it, or leave --single out to use it")
     from kb_engine import serving
     from kb_engine.app import CALLS
-    from kb_engine.start_errors import StartError as EngineStartError
-    from kb_engine.store.port import BaseRefused
     from kb_server.app import EngineHere, StartError, start
 
     listening = ""
@@ -102,10 +100,8 @@ def _run_single(
     def ready(url: str) -> None:
         _print_addresses(out, options, server, url, listening, originals)
 
-    try:
+    with base_failures(StartError):
         return start(server, on_ready=ready, engine=EngineHere(engine_here(), settings.secrets))
-    except (StartError, EngineStartError, BaseRefused) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
 
 
 def _reachable(url: str) -> str:

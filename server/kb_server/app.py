@@ -99,7 +99,9 @@ def _run(
         for warning in settings.removal_warnings():
             log.warning(warning)
     try:
-        certificate = _certificate(settings)
+        certificate = (
+            Certificate(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
+        )
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
         with exporting(os.environ, "kb-server"), writing(settings.audit, settings.home):
@@ -201,10 +203,6 @@ async def serve(
         finally:
             for task in first_check:
                 task.cancel()
-
-
-def _certificate(settings: ServerSettings) -> Certificate | None:
-    return Certificate(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
 
 
 def _freeze_startup_objects() -> None:

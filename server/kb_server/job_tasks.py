@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import msgspec
@@ -35,32 +36,24 @@ _STATUS: Mapping[m.JobStatus, Status] = {
 }
 
 
+@dataclass(frozen=True)
 class JobTasks:
     """The tasks of a toolset; implements `Tasks`.
 
-    `tools` may be called as tasks; `result` returns the result of such a call from its ended job. Its errors
-    begin with `error_members`, and its results are marked by `mark`.
+    `tools` may be called as tasks; `result_of` returns the result of such a call from its ended job. Its
+    errors begin with `error_members`, and its results are marked by `mark`.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        tools: Collection[str],
-        result: Callable[[m.Job], Awaitable[msgspec.Struct]],
-        words: EngineWords,
-        error_members: Mapping[str, Any] | None = None,
-        mark: DocumentMark = "member",
-    ) -> None:
-        self.tools = frozenset(tools)
-        self._services = services
-        self._result = result
-        self._words = words
-        self._mark = mark
-        self._error_members = dict(error_members or {})
+    services: Services
+    tools: Collection[str]
+    result_of: Callable[[m.Job], Awaitable[msgspec.Struct]]
+    words: EngineWords
+    error_members: Mapping[str, Any] = field(default_factory=dict)
+    mark: DocumentMark = "member"
 
     @property
     def _engine(self) -> Engine:
-        return self._services.engine
+        return self.services.engine
 
     async def get(self, task_id: str, wait: float = 0.0) -> TaskState:
         return task_of(await self._job(task_id, wait))
@@ -68,11 +61,11 @@ class JobTasks:
     async def result(self, task_id: str) -> ToolOutcome:
         job = await self._job(task_id)
         try:
-            encoded = opening(self._mark) + msgspec.json.encode(await self._result(job))[1:]
-            return ToolOutcome(encoded, meta=meta_of(self._mark))
+            encoded = opening(self.mark) + msgspec.json.encode(await self.result_of(job))[1:]
+            return ToolOutcome(encoded, meta=meta_of(self.mark))
         except ToolError as error:
-            mark = self._mark if error.quotes else "none"
-            encoded = opening(mark) + msgspec.json.encode({**self._error_members, **error.payload()})[1:]
+            mark = self.mark if error.quotes else "none"
+            encoded = opening(mark) + msgspec.json.encode({**self.error_members, **error.payload()})[1:]
             return ToolOutcome(encoded, is_error=True, meta=meta_of(mark))
 
     async def page(self, cursor: str | None) -> tuple[Sequence[TaskState], str | None]:
@@ -85,7 +78,7 @@ class JobTasks:
         try:
             return task_of(await self._engine.call(CANCEL_JOB, path=place))
         except EngineFault as fault:
-            raise tool_error(fault, self._words, task_id=task_id) from fault
+            raise tool_error(fault, self.words, task_id=task_id) from fault
 
     async def _job(self, task_id: str, wait: float = 0.0) -> m.Job:
         job_id = self._job_id(task_id)
@@ -94,13 +87,13 @@ class JobTasks:
                 return await self._engine.wait_for_job(job_id, wait)
             return await self._engine.call(GET_JOB, path={"job_id": job_id})
         except EngineFault as fault:
-            raise tool_error(fault, self._words, task_id=task_id) from fault
+            raise tool_error(fault, self.words, task_id=task_id) from fault
 
     def _job_id(self, task_id: str) -> str:
         if (job_id := job_id_in(task_id)) is not None:
             return job_id
         absent = Refused("job_not_found", "There is none.")
-        raise tool_error(absent, self._words, task_id=task_id[:_MOST_QUOTED])
+        raise tool_error(absent, self.words, task_id=task_id[:_MOST_QUOTED])
 
 
 def job_id_in(text: str) -> str | None:

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Self, TypeVar, Unpack
 from uuid import uuid4
 
 import msgspec
@@ -29,10 +29,11 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.operations import Operation
 from kb_server.engine_client.client import HttpEngine, longest_wait
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable
-from kb_server.engine_client.port import FileSource
+from kb_server.engine_client.port import Content, FileSource
 from kb_server.settings import ServerSettings, engine_tls
 from kb_server.waiting import SharedWork
 
+B = TypeVar("B")
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 
@@ -88,11 +89,11 @@ class OwnEngine:
         return longest_wait(self._read_timeout)
 
     async def call(
-        self, operation: Operation[Any, R], *, idempotency_key: str | None = None, **request: Any
+        self, operation: Operation[B, R], *, idempotency_key: str | None = None, **content: Unpack[Content[B]]
     ) -> R:
         """Call an operation; see `Engine.call`."""
         key = idempotency_key or str(uuid4())
-        return await self._with_engine(lambda engine: engine.call(operation, idempotency_key=key, **request))
+        return await self._with_engine(lambda engine: engine.call(operation, idempotency_key=key, **content))
 
     async def send_file(
         self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None

@@ -20,7 +20,7 @@ from aiohttp import web
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kb_cli.client import EngineClient, QueueFull
-from kb_cli.config import read
+from kb_cli.config import base_failures, read
 from kb_cli.evaluation.dataset import Dataset, Line, OwnQuestion, Question
 from kb_cli.evaluation.metrics import DEPTH
 from kb_cli.output import CliError, Exit
@@ -31,8 +31,6 @@ from kb_engine.api.engine import Engine
 from kb_engine.api.search import SearchApi
 from kb_engine.app import ENGINE, create_app
 from kb_engine.settings import EngineSettings
-from kb_engine.start_errors import StartError
-from kb_engine.store.port import BaseRefused
 
 T = TypeVar("T")
 Advance = Callable[[], None]
@@ -141,10 +139,8 @@ def scratch_base(options: argparse.Namespace) -> Iterator[ScratchBase]:
         # The base of the settings must not be touched.
         settings = read(EngineSettings, options, home=folder, store="", index="", api_key=key)
         loop = running.enter_context(start_blocking_portal())
-        try:
+        with base_failures():
             url, engine = running.enter_context(loop.wrap_async_context_manager(_serving(settings)))
-        except (StartError, BaseRefused) as error:
-            raise CliError(Exit.FAILED, str(error)) from error
         base = ScratchBase(url, key, engine, loop)
         # A job would wait for an unavailable model without a time limit.
         _result(loop, engine.encoder.load)

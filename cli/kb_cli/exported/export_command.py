@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from kb_cli.client import EngineClient
-from kb_cli.config import engine, offline_embedder, read
+from kb_cli.config import base_failures, engine, offline_embedder, read
 from kb_cli.documents import check_collections, labels, save_original
 from kb_cli.exported import layout
 from kb_cli.output import CliError, Exit, Output, counted
@@ -138,22 +138,15 @@ def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
 
 def import_(options: argparse.Namespace, out: Output) -> int:
     """Ingest the documents of an export into the base of the settings, except those that it already has."""
-    from kb_engine.embed.protocol import EmbedderUnavailable
     from kb_engine.settings import EngineSettings
-    from kb_engine.start_errors import StartError
-    from kb_engine.store.port import BaseRefused
 
     settings = read(EngineSettings, options)
     folder = Path(options.place).expanduser()
     embedder = offline_embedder(settings)
-    try:
+    with base_failures(layout.NotAnExport, advice="; run it again to continue"):
         manifest = layout.read_manifest(folder)
         with embedder:
             counts = asyncio.run(_import(settings, embedder, folder, manifest, out))
-    except EmbedderUnavailable as error:
-        raise CliError(Exit.FAILED, f"{error}; run it again to continue") from error
-    except (BaseRefused, StartError, layout.NotAnExport) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
     if not out.answered(counts):
         here = f", {counts['here']} are here already" if counts["here"] else ""
         out.text(f"{counted(counts['imported'], 'document')} imported{here}", style="green")

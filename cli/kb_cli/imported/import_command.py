@@ -30,8 +30,6 @@ from kb_cli.imported.detection import kind_of
 from kb_cli.output import CliError, Exit, Output
 from kb_cli.properties import Details
 from kb_cli.sync.folder import Folder
-from kb_cli.sync.planning import Plan
-from kb_cli.sync.source import Listing
 from kb_cli.sync.sync_command import planned_for
 from kb_contracts.api import models as m
 from kb_server.collection_tags import tags_for_submission
@@ -161,7 +159,7 @@ def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namesp
             *(Result(path, "failed", reason=why) for path, why in listing.left_out.items()),
         ]
         files = []
-        for file in _to_send(listing, plan):
+        for file in plan.to_send(listing):
             name = str(file.path.relative_to(folder.root))
             details = markdown.details_of(file.path, name, kind, len(tags))
             files.append(replace(file, details=details))
@@ -170,12 +168,6 @@ def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namesp
         with Progress(out) as progress:
             results = _sent(Adding(client, tags, progress), files, refused, progress)
     return _report(Imported(kind, results, plan.unchanged, plan.skipped), out)
-
-
-def _to_send(listing: Listing, plan: Plan) -> Iterable[Found]:
-    """Return the new or changed files; a moved one is sent under its present path."""
-    moved = [each.moved_to for each in plan.moved if each.moved_to]
-    return [listing.files[source] for source in (*plan.added, *plan.replaced, *moved)]
 
 
 def _sent(

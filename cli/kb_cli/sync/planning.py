@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from kb_cli.add import Found
 from kb_cli.sync.source import Listing
 from kb_contracts.api import models as m
 
@@ -34,6 +35,11 @@ class Plan(msgspec.Struct, frozen=True):
     skipped: int
     left_out: dict[str, str] = {}
     unreadable: dict[str, str] = {}
+
+    def to_send(self, listing: Listing) -> list[Found]:
+        """Return the new or changed files of the listing; a moved one is sent under its present path."""
+        moved = [each.moved_to for each in self.moved if each.moved_to]
+        return [listing.files[source] for source in (*self.added, *self.replaced, *moved)]
 
     def lines(self) -> list[str]:
         """Return the steps of the plan, one line each, for people."""

@@ -195,8 +195,7 @@ def _brought_in_step(
             f"{origin.name} has no files, but the collection has {counted(len(planned.removed), 'document')} "
             "from it; to remove all of them, pass --yes",
         )
-    destinations = [each.moved_to for each in planned.moved if each.moved_to]
-    files = [local.files[source] for source in (*planned.added, *planned.replaced, *destinations)]
+    files = planned.to_send(local)
     not_sent: list[Result] = []
     with Progress(out) as progress:
         progress.began(len(files) + len(planned.removed), sum(file.size for file in files))

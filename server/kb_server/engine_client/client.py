@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
 import msgspec
@@ -49,7 +49,7 @@ from kb_server.engine_client.errors import (
 )
 from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
-from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
+from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, Content, FileSource, check_version
 from kb_server.engine_client.problems import MAX_DETAIL, fault_of, name_of
 from kb_server.engine_client.transport import (
     HEALTH_SECONDS,
@@ -131,25 +131,13 @@ class HttpEngine:
         await self._http.close()
 
     async def call(
-        self,
-        operation: Operation[B, R],
-        *,
-        path: Mapping[str, object] | None = None,
-        query: m.Request | None = None,
-        body: B | None = None,
-        if_match: int | None = None,
-        idempotency_key: str | None = None,
+        self, operation: Operation[B, R], *, idempotency_key: str | None = None, **content: Unpack[Content[B]]
     ) -> R:
         """Call an operation; see `Engine.call`."""
+        query, body = content.get("query"), content.get("body")
         held_back = query.wait if isinstance(query, JobQuery) else 0.0
         request = self._request(
-            operation,
-            idempotency_key,
-            if_match,
-            read_timeout=self._read_timeout + held_back,
-            path=path,
-            query=query,
-            body=body,
+            operation, idempotency_key, read_timeout=self._read_timeout + held_back, **content
         )
         grant = GRANT.get()
         if grant.meter is None or not isinstance(body, m.NoteRequest | m.NotePatch):

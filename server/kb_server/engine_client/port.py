@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -41,6 +41,15 @@ class FileSource:
     blocks: Callable[[], AsyncIterator[bytes]]
 
 
+class Content(TypedDict, Generic[B], total=False):
+    """The content of a call: path parameters by name, query, body, expected version of the document."""
+
+    path: Mapping[str, object]
+    query: m.Request
+    body: B
+    if_match: int | None
+
+
 class Engine(Protocol):
     """The engine API.
 
@@ -54,19 +63,9 @@ class Engine(Protocol):
         """Seconds that a response may be held back before the engine counts as silent."""
 
     async def call(
-        self,
-        operation: Operation[B, R],
-        *,
-        path: Mapping[str, object] | None = None,
-        query: m.Request | None = None,
-        body: B | None = None,
-        if_match: int | None = None,
-        idempotency_key: str | None = None,
+        self, operation: Operation[B, R], *, idempotency_key: str | None = None, **content: Unpack[Content[B]]
     ) -> R:
-        """Call any operation of the contract. `if_match` is the expected version of the document.
-
-        `GET_STATUS` also works with an engine that is too old.
-        """
+        """Call any operation of the contract. `GET_STATUS` also works with an engine that is too old."""
 
     async def send_file(
         self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None

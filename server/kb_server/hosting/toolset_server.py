@@ -27,7 +27,7 @@ from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits, Subscriptions
-from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, ServedTasks, takes_task, wants_task
+from mcp_aiohttp.protocol.tasks import HANDSHAKE_CAPABILITY, OfTask, ServedTasks, takes_task, wants_task
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def hosted(
         subscriptions.add_to(sdk)
     if toolset.cancel is not None:
         cancellation = TaskCancellation(toolset.cancel, toolset.part_of(CANCEL))
-        sdk.add_request_handler(CANCEL, _CancelParams, cancellation.on_request)
+        sdk.add_request_handler(CANCEL, OfTask, cancellation.on_request)
         notification_handlers[CANCEL] = cancellation.on_notification
     return HostedServer(
         sdk,
@@ -121,11 +121,6 @@ def _sdk_server(toolset: Toolset, calls: Calls, tasks: ServedTasks | None) -> Se
             raise MCPError(code_of(failed["error"]), failed["message"], {"error_type": failed["error"]})
         return outcome.as_result()
 
-    @asynccontextmanager
-    async def lifespan(_server: Server[None]) -> AsyncIterator[None]:
-        async with toolset.lifespan():
-            yield
-
     hint = CacheHint(ttl_ms=_LISTING_TTL_MS, scope="private")
     server: Server[None] = Server(
         toolset.server_name,
@@ -134,7 +129,7 @@ def _sdk_server(toolset: Toolset, calls: Calls, tasks: ServedTasks | None) -> Se
         instructions=toolset.instructions or None,
         cache_hints={**dict.fromkeys(_LASTING, hint), **dict.fromkeys(_CHANGING, CacheHint(0, "private"))},
         get_tool_input_schema=declared_in(every),
-        lifespan=lifespan,
+        lifespan=lambda _server: toolset.lifespan(),
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
@@ -224,12 +219,6 @@ def combine(toolsets: Sequence[Toolset]) -> Toolset:
     )
 
 
-class _CancelParams(types.RequestParams):
-    """On the wire the id is `taskId`."""
-
-    task_id: str
-
-
 class TaskCancellation:
     """Serves `tools/cancel`, which ends a task by its id, even if another request or process began it.
 
@@ -245,14 +234,14 @@ class TaskCancellation:
     async def on_notification(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
         """Cancel the task named by a notification with these `params`; failures are logged."""
         try:
-            task_id = _CancelParams.model_validate(params or {}, by_name=False).task_id
+            task_id = OfTask.model_validate(params or {}, by_name=False).task_id
             await self._run(task_id, params, caller)
         except ValidationError:
             log.info("A cancel notification has no task id")
         except MCPError as error:
             log.info("A task was not cancelled", extra={"error": error.error.data})
 
-    async def on_request(self, context: _Context, params: _CancelParams) -> dict[str, Any]:
+    async def on_request(self, context: _Context, params: OfTask) -> dict[str, Any]:
         """Cancel the task named by a request."""
         await self._run(params.task_id, context.params, context.request or Caller())
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
@@ -68,25 +69,21 @@ class Choices(NamedTuple):
     is_open: bool
 
 
+@dataclass(eq=False)
 class Visit:
     """One request for a page, by a visitor with the permissions of `grant`."""
 
-    def __init__(
-        self,
-        request: web.Request,
-        grant: Grant,
-        form: Form,
-        services: Services,
-        render: Callable[..., web.Response],
-    ) -> None:
-        self.request = request
-        self.grant = grant
-        self.query: Mapping[str, str] = request.query
-        self.form = form
-        self.refused: Refusal | None = None
-        """Set while the page of a refused form is shown again, with the values in `form`."""
-        self._services = services
-        self._render = render
+    request: web.Request
+    grant: Grant
+    form: Form
+    _services: Services
+    _render: Callable[..., web.Response]
+    refused: Refusal | None = None
+    """Set while the page of a refused form is shown again, with the values in `form`."""
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        return self.request.query
 
     @property
     def engine(self) -> Engine:

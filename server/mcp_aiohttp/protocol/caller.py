@@ -79,6 +79,10 @@ class Caller(msgspec.Struct, frozen=True):
     Raises `Refusal` if the token was revoked or has expired.
     """
 
+    async def current(self) -> Caller:
+        """Return the caller, authenticated again if possible. Raises as `recheck`."""
+        return self if self.recheck is None else await self.recheck()
+
 
 @lru_cache(maxsize=256)
 def digest(token: str) -> str:

@@ -258,7 +258,7 @@ class Subscriptions:
         if not watcher.versions:
             return
         try:
-            view = await self._view_of(watcher.caller)
+            view = self._source.view(await watcher.caller.current())
         except (Refusal, MCPError) as refused:
             if isinstance(refused, Refusal) and refused.status == _UNAVAILABLE:
                 self._look_again()
@@ -275,9 +275,6 @@ class Subscriptions:
             watcher.versions[uri] = version
             if before is not _UNKNOWN and version != before:
                 await watcher.report(uri)
-
-    async def _view_of(self, caller: Caller) -> Hashable:
-        return self._source.view(caller if caller.recheck is None else await caller.recheck())
 
     async def _version(self, uri: str, view: Hashable) -> Hashable | None:
         try:

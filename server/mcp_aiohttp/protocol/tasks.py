@@ -134,8 +134,8 @@ class _TaskNotification(types.Notification[dict[str, Any], Literal["notification
     """The notification of 2026-07-28, which the SDK does not have: its parameters are a task."""
 
 
-class _OfTask(types.RequestParams):
-    """On the wire the id is `taskId`."""
+class OfTask(types.RequestParams):
+    """The parameters of a method on one task. On the wire the id is `taskId`."""
 
     task_id: str
 
@@ -208,7 +208,7 @@ class ServedTasks:
             ("tasks/cancel", self.cancel),
             ("tasks/update", self.update),
         ):
-            server.add_request_handler(method, _OfTask, handler)
+            server.add_request_handler(method, OfTask, handler)
         server.add_request_handler("tasks/list", types.PaginatedRequestParams, self.list)
 
     def created(self, context: Context, task: TaskState) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class ServedTasks:
         caller = context.request if isinstance(context.request, Caller) else Caller()
         while True:
             try:
-                now = replace(context, request=caller if caller.recheck is None else await caller.recheck())
+                now = replace(context, request=await caller.current())
                 task = await self._source.state(now, task_id, seconds)
                 formed = await form(now, task)
             except (MCPError, Refusal) as refused:
@@ -321,12 +321,12 @@ class ServedTasks:
         result = await self._source.result(context, task.id)
         return {**_modern(task), "status": "completed", "result": result}
 
-    async def get(self, context: Context, params: _OfTask) -> dict[str, Any]:
+    async def get(self, context: Context, params: OfTask) -> dict[str, Any]:
         modern = _checked(context, params)
         task = await self._source.state(context, params.task_id)
         return await self._detailed(context, task) if modern else _of_2025(task)
 
-    async def result(self, context: Context, params: _OfTask) -> dict[str, Any]:
+    async def result(self, context: Context, params: OfTask) -> dict[str, Any]:
         if _checked(context, params):
             raise _no_method(context)
         reports = bool({"progressToken", "progress_token"} & set(context.meta or ()))
@@ -352,7 +352,7 @@ class ServedTasks:
         following = {} if cursor is None else {"nextCursor": cursor}
         return {"tasks": [_of_2025(task) for task in tasks], **following}
 
-    async def cancel(self, context: Context, params: _OfTask) -> dict[str, Any]:
+    async def cancel(self, context: Context, params: OfTask) -> dict[str, Any]:
         modern = _checked(context, params)
         try:
             task = await self._source.cancel(context, params.task_id)
@@ -362,7 +362,7 @@ class ServedTasks:
             raise
         return {} if modern else _of_2025(task)
 
-    async def update(self, context: Context, params: _OfTask) -> dict[str, Any]:
+    async def update(self, context: Context, params: OfTask) -> dict[str, Any]:
         if not _checked(context, params):
             raise _no_method(context)
         return {}
@@ -374,7 +374,7 @@ def task_notification(task: dict[str, Any], meta: dict[str, Any]) -> types.Serve
     return cast("types.ServerNotification", notification)  # the SDK's union lacks it
 
 
-def _checked(context: Context, params: _OfTask) -> bool:
+def _checked(context: Context, params: OfTask) -> bool:
     """True if the request is of 2026-07-28.
     Raises MCPError: its version has no tasks, its client did not declare them, or a header names another
     task.

@@ -40,7 +40,7 @@ def modern(message: dict[str, Any], **meta: Any) -> dict[str, Any]:
 
 
 def for_the_kernel(message: dict[str, Any]) -> dict[str, Any]:
-    """`message` with a member that no version defines, so that the fast path leaves it to the SDK's kernel."""
+    """`message` with a member that no version defines: the fast path leaves it to the kernel."""
     return {**message, "params": {**message["params"], "other": 1}}
 
 

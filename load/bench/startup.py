@@ -42,7 +42,7 @@ _INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
 }}  # fmt: skip
 
 _SEARCHED = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
-    "name": "kb_search", "arguments": {"query": "granite"},
+    "name": "kb_search", "arguments": {"query": "granite"}, "_meta": {"progressToken": 2},
 }}  # fmt: skip
 
 

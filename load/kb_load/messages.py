@@ -52,7 +52,7 @@ def request(
         headers["Authorization"] = f"Bearer {key}"
     members = dict(params)
     if era == MODERN:
-        members["_meta"] = _ENVELOPE
+        members["_meta"] = {**members.get("_meta", {}), **_ENVELOPE}
         headers["Mcp-Method"] = method
         if isinstance(name := params.get("name"), str):
             headers["Mcp-Name"] = name
@@ -63,7 +63,9 @@ def request(
 def tool_call(
     era: Era, tool: str, arguments: Mapping[str, Any], *, request_id: int = 1, key: str = ""
 ) -> Message:
-    return request(era, "tools/call", {"name": tool, "arguments": arguments}, request_id=request_id, key=key)
+    """Return a call of a tool; like common clients, it carries a progress token."""
+    params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": request_id}}
+    return request(era, "tools/call", params, request_id=request_id, key=key)
 
 
 def result_of(body: bytes) -> dict[str, Any]:

@@ -169,6 +169,8 @@ class Tool(ABC, Generic[A, R]):
     """Published as `_meta["anthropic/maxResultSizeChars"]` if a result may be large."""
     asks: ClassVar[bool] = False
     """True if it may ask the person at the client before it goes on."""
+    reports: ClassVar[bool] = False
+    """True if it may report progress. Calls of other tools take the fast path, which drops reports."""
     lean_result: ClassVar[bool] = False
     """Publish only the types of the result, without descriptions and bounds: for a long list of tools."""
     engine_words: ClassVar[EngineWords] = EngineWords()

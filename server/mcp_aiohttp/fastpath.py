@@ -3,9 +3,10 @@
 The kernel validates a request twice, builds a context and a session for it, and filters the result through
 pydantic; for a plain call none of this changes the answer. The fast path takes only requests for which this
 is known beforehand: a known tool, no members but `name`, `arguments` and `_meta`, no progress to report, an
-envelope that the SDK's own models accept (each distinct envelope is validated once). The kernel handles all
-other requests. A server offers its tools to the fast path as `PlainTools`, and must prove with a differential
-test that both paths give the same answers.
+envelope that the SDK's own models accept (each distinct envelope is validated once). Common clients send a
+progress token, and members of their own in `_meta`, with every call; a token matters only to tools that
+report progress. The kernel handles all other requests. A server offers its tools to the fast path as
+`PlainTools`, and must prove with a differential test that both paths give the same answers.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ CALL, LIST = "tools/call", "tools/list"
 
 _CALL_MEMBERS = frozenset({"name", "arguments", "_meta"})
 _LIST_MEMBERS = frozenset({"_meta"})
-_CHANGING = ("correlation_id", "traceparent")
-"""Members of `_meta` that change with every call, and that no model of the SDK reads."""
-_PROGRESS = frozenset({"progressToken", "progress_token"})
+_PROGRESS = "progressToken"
+_PROGRESS_NAMES = frozenset({_PROGRESS, "progress_token"})
+_READ = ("io.modelcontextprotocol/", *_PROGRESS_NAMES)
+"""Beginnings of the members of `_meta` that a model of the SDK reads; others may have any value."""
 _MAX_ENVELOPES = 512
 _MAX_LISTINGS = 256
 _MAX_ENVELOPE_BYTES = 4096
@@ -81,6 +83,11 @@ class PlainTools(Protocol):
         """The tools that answer in this form for every client; read once. The kernel handles other calls."""
         ...
 
+    @property
+    def reporting(self) -> Collection[str]:
+        """The tools that report progress; read once. The kernel handles their calls with a progress token."""
+        ...
+
     def view(self, caller: Caller) -> Hashable:
         """Return the key of the caller's list: callers with the same key get the same list."""
         ...
@@ -110,6 +117,7 @@ class FastPath:
     def __init__(self, tools: PlainTools, sdk: Server[Any]) -> None:
         self._tools = tools
         self._names = frozenset(tools.names)
+        self._reporting = frozenset(tools.reporting)
         self._schema_with_headers = sdk.get_tool_input_schema or (lambda _name: None)
         self._stamp = {SERVER_INFO_META_KEY: sdk.server_info_stamp}
         self._extensions = frozenset(sdk.extensions)
@@ -153,6 +161,8 @@ class FastPath:
             return None
         if type(name) is not str or name not in self._names:
             return None
+        if name in self._reporting and meta is not None and not _PROGRESS_NAMES.isdisjoint(meta):
+            return None
         if modern and (headers.get(MCP_NAME_HEADER) != name or self._schema_with_headers(name) is not None):
             return None
         return FastRequest(request.id, modern, meta, name, arguments)
@@ -193,9 +203,11 @@ class FastPath:
             return False
         if meta is None:
             return "_meta" not in params
-        if type(meta) is not dict or not _PROGRESS.isdisjoint(meta):
+        if type(meta) is not dict:
             return False
-        known = {key: value for key, value in meta.items() if key not in _CHANGING or type(value) is not str}
+        known = {key: value for key, value in meta.items() if key.startswith(_READ)}
+        if type(known.get(_PROGRESS)) in (str, int):  # valid, and changes with every call
+            del known[_PROGRESS]
         if self._extends(meta.get(CLIENT_CAPABILITIES_META_KEY)):
             return False
         encoded = msgspec.json.encode(known)

@@ -218,6 +218,15 @@ metas = (
     | st.builds(lambda envelope: {**ENVELOPE, **envelope}, envelopes)
     | json_values
 )
+client_metas = st.sampled_from(
+    [
+        {},
+        {"progressToken": 7},
+        {"progressToken": "9d1f", "vscode.requestId": "5e"},
+        {"progressToken": 2, "claudecode/toolUseId": "toolu_1"},
+    ]
+)
+"""`_meta` of calls, as common clients send it."""
 ids = st.sampled_from(["1", 1, 0, -5, 'ä\u2028"', 2**62]) | words
 
 
@@ -238,11 +247,8 @@ def plain(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
     arguments = draw(
         st.just(GOOD[name]) | st.dictionaries(st.sampled_from(parameters()), json_values, max_size=3)
     )
-    message = draw(
-        st.sampled_from(
-            [request("tools/call", {"name": name, "arguments": arguments}), request("tools/list")]
-        )
-    )
+    call = {"name": name, "arguments": arguments, "_meta": draw(client_metas)}
+    message = draw(st.sampled_from([request("tools/call", call), request("tools/list")]))
     message["id"] = draw(ids)
     version = draw(st.sampled_from([MODERN, None, *HANDSHAKE_PROTOCOL_VERSIONS]))
     if version == MODERN:

@@ -48,6 +48,7 @@ class WaitingTool(Tool[NoArguments, Done]):
     title = "Waiting"
     description = "Reports progress, and waits."
     annotations = Annotations()
+    reports = True
     document_mark = "none"
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from tests.protocol.conftest import Served
-from tests.support.mcp_messages import initialize, modern, request
+from tests.support.mcp_messages import for_the_kernel, initialize, modern, request
 from tests.support.patience import ANSWER_SECONDS
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -84,7 +84,7 @@ Shape = Callable[[dict[str, Any]], dict[str, Any]]
 async def opened(wire: Wire, era: str, way: str = "fast path") -> Shape:
     """Perform the handshake if the era has one; return a function that gives messages the form of the era.
 
-    With `way="loop"` it asks for progress, because such calls do not use the fast path.
+    With `way="loop"` the messages do not use the fast path.
     """
     shape: Shape = modern if era == "modern" else dict
     if era == "handshake":
@@ -92,9 +92,7 @@ async def opened(wire: Wire, era: str, way: str = "fast path") -> Shape:
     await wire.ask(shape(request("tools/list")))
 
     def shaped(message: dict[str, Any]) -> dict[str, Any]:
-        if way == "loop":
-            message = {**message, "params": {**message["params"], "_meta": {"progressToken": "p"}}}
-        return shape(message)
+        return shape(for_the_kernel(message) if way == "loop" else message)
 
     return shaped
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from websockets.sync.client import ClientConnection, connect
 
@@ -36,6 +37,7 @@ from tests.protocol.both_paths import (
     beside,
     capabilities,
     client_info,
+    client_metas,
     ids,
     json_values,
     odd,
@@ -99,14 +101,21 @@ def test_a_plain_request_is_answered_as_by_the_kernel(both: Both, data: st.DataO
     assert fast == kernel
 
 
-def test_a_plain_request_is_for_the_fast_path(both: Both) -> None:
-    """All but calls of tools that may ask a person, which need the kernel."""
+@pytest.mark.parametrize(
+    "meta", [{}, {"progressToken": "p", "other": 1}], ids=["no progress", "progress token"]
+)
+def test_a_plain_request_is_for_the_fast_path(both: Both, meta: dict[str, Any]) -> None:
+    """All but calls of tools that may ask a person or report progress to one who wants it: they need the
+    kernel.
+    """
     wanted = both.taken
     ask = {tool.name for toolset in both.toolsets.values() for tool in toolset.tools if tool.asks}
     assert ask == {"kb_delete", "knowledge-remove", "knowledge-clear"}
     for toolset, named in _named(both).items():
-        names = [name for name in named if name not in ask]
-        messages = [request("tools/call", {"name": name, "arguments": GOOD[name]}) for name in names]
+        reporting = {tool.name for tool in both.toolsets[toolset].tools if tool.reports and meta}
+        names = [name for name in named if name not in ask | reporting]
+        calls = [{"name": name, "arguments": GOOD[name], "_meta": meta} for name in names]
+        messages = [request("tools/call", call) for call in calls]
         for message in [request("tools/list"), request("tools/list"), *messages]:
             handshake = sent_of(toolset, {**BOTH, "MCP-Protocol-Version": "2025-11-25"}, message)
             envelope = sent_of(toolset, modern_headers(message), modern(message))
@@ -116,7 +125,32 @@ def test_a_plain_request_is_for_the_fast_path(both: Both) -> None:
     assert both.taken >= wanted
 
 
+@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
+def test_members_that_change_with_every_call_are_not_validated_each_time(
+    both: Both, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated: list[str] = []
+
+    def noted(method: str, *arguments: Any) -> None:
+        validated.append(method)
+        validate_client_request(method, *arguments)
+
+    monkeypatch.setattr("mcp_aiohttp.fastpath.validate_client_request", noted)
+    wanted = both.taken + 3
+    for number in range(3):
+        meta = {"progressToken": number, "correlation_id": f"c{number}", "a/toolUseId": f"t{number}"}
+        message = request("tools/call", {**ECHO, "_meta": meta})
+        shaped, headers = message, {**BOTH, "MCP-Protocol-Version": version}
+        if version == MODERN:
+            info = {"io.modelcontextprotocol/clientInfo": {"name": "changing", "version": version}}
+            shaped, headers = modern(message, **info), modern_headers(message)
+        both.answers("fake", list(headers.items()), json.dumps(shaped).encode())
+    assert both.taken == wanted
+    assert len(validated) <= 1
+
+
 ECHO = {"name": "echo", "arguments": GOOD["echo"]}
+STEPS = {"name": "steps", "arguments": {}}
 FOR_THE_KERNEL: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, str]]] = {
     "an envelope of another version": (
         "tools/call", ECHO, {"io.modelcontextprotocol/protocolVersion": "2025-11-25"}, {}
@@ -128,7 +162,8 @@ FOR_THE_KERNEL: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, s
     "arguments in a list": ("tools/call", {**ECHO, "arguments": []}, {}, {}),
     "an unknown tool": ("tools/call", {**ECHO, "name": "nothing"}, {}, {}),
     "a name that is no text": ("tools/call", {**ECHO, "name": 1}, {}, {}),
-    "progress": ("tools/call", ECHO, {"progressToken": "p"}, {}),
+    "a token for progress that is reported": ("tools/call", STEPS, {"progressToken": "p"}, {}),
+    "a token that is none": ("tools/call", ECHO, {"progressToken": []}, {}),
     "capabilities that are no object": (
         "tools/call", ECHO, {"io.modelcontextprotocol/clientCapabilities": 1}, {}
     ),
@@ -268,7 +303,8 @@ def plain_message(draw: st.DrawFn, names: dict[str, list[str]]) -> Message:
     arguments = draw(
         st.just(GOOD[name]) | st.dictionaries(st.sampled_from(parameters()), json_values, max_size=3)
     )
-    call = request("tools/call", {"name": name, "arguments": arguments})
+    params = {"name": name, "arguments": arguments, "_meta": draw(client_metas)}
+    call = request("tools/call", params)
     message = draw(st.sampled_from([call, call, request("tools/list")]))
     message["id"] = draw(ids)
     version = draw(st.sampled_from(VERSIONS))

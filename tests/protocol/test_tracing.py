@@ -21,7 +21,7 @@ from tests.support.collector import CONSUMER, SERVER, Collector, SeenSpan, colle
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.mcp_messages import call, initialize
+from tests.support.mcp_messages import call, for_the_kernel, initialize
 from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, JOB_SECONDS
 from tests.support.stack import Process, wait_until_ready
 
@@ -119,8 +119,7 @@ def test_a_call_is_a_span_that_goes_on_in_the_engine(asked: Asked, collector: Co
         message = call("kb_search", meta={"traceparent": TRACEPARENT}, query="honey bees")
         caller.send(message)
         (short,) = spans(collector, "kb_search")
-        message["params"]["_meta"]["progressToken"] = 1
-        caller.send(message)
+        caller.send(for_the_kernel(message))
         kernel = spans(collector, "kb_search", 2)[1]
     for span in (short, kernel):
         assert (span.trace_id, span.parent_id, span.kind) == (TRACE, PARENT, SERVER)

@@ -19,7 +19,7 @@ from tests.protocol.test_knowledge import states, stuck
 from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Empty, Fake
 from tests.support.knowledge import Knowledge
-from tests.support.mcp_messages import call, initialize, modern, request
+from tests.support.mcp_messages import call, for_the_kernel, initialize, modern, request
 from tests.support.patience import ANSWER_SECONDS
 
 KEY = "a-secret-key"
@@ -155,7 +155,9 @@ async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
         assert (await wire.ask(shape(call("echo", number, text="x"))))["id"] == number
     assert taken[-2:] == [3, 4]
     await wire.ask(shape(call("echo", 5, text="x", meta={"progressToken": 1})))
-    assert 5 not in taken
+    assert taken[-1] == 5
+    await wire.ask(for_the_kernel(shape(call("echo", 6, text="x"))))
+    assert 6 not in taken
 
 
 async def test_a_second_handshake_settles_the_version_anew(served: Served, connect: Connect) -> None:

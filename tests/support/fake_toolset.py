@@ -53,6 +53,7 @@ class SlowTool(Tool[NoArguments, Empty]):
     title = "Slow"
     description = "Waits until it is let go."
     annotations = Annotations()
+    reports = True  # in tests that replace `run`
     document_mark = "none"
     arguments = NoArguments
     result = Empty
@@ -79,6 +80,7 @@ class StepsTool(Tool[NoArguments, Empty]):
     title = "Steps"
     description = "Reports two steps of progress."
     annotations = Annotations()
+    reports = True
     document_mark = "none"
     arguments = NoArguments
     result = Empty

@@ -39,6 +39,11 @@ def modern(message: dict[str, Any], **meta: Any) -> dict[str, Any]:
     return {**message, "params": {**params, "_meta": {**ENVELOPE, **params.get("_meta", {}), **meta}}}
 
 
+def for_the_kernel(message: dict[str, Any]) -> dict[str, Any]:
+    """`message` with a member that no version defines: the fast path leaves it to the kernel."""
+    return {**message, "params": {**message["params"], "other": 1}}
+
+
 def modern_headers(message: dict[str, Any], **more: str) -> dict[str, str]:
     """The HTTP headers that protocol version 2026-07-28 wants with `message`."""
     headers = {**BOTH, "MCP-Protocol-Version": MODERN, "Mcp-Method": message["method"]}

@@ -231,6 +231,11 @@ class Calls:
         """The tools that the fast path may call."""
         return [name for name, published in self._tools.items() if not published.tool.asks]
 
+    @property
+    def reporting(self) -> Collection[str]:
+        """The tools that report progress."""
+        return [name for name, published in self._tools.items() if published.tool.reports]
+
     def knows(self, name: str) -> bool:
         """True if there is a tool of this name."""
         return name in self._tools

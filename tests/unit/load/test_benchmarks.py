@@ -53,6 +53,7 @@ def test_a_modern_call_carries_its_envelope_and_its_routing_headers() -> None:
     message = tool_call(MODERN, "kb_search", {"query": "bees"}, key="secret")
     body = json.loads(message.body)
     assert body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == MODERN
+    assert body["params"]["_meta"]["progressToken"] == 1
     assert (message.headers["Mcp-Method"], message.headers["Mcp-Name"]) == ("tools/call", "kb_search")
     assert message.headers["MCP-Protocol-Version"] == MODERN
     assert message.headers["Authorization"] == "Bearer secret"
@@ -60,7 +61,7 @@ def test_a_modern_call_carries_its_envelope_and_its_routing_headers() -> None:
 
 def test_a_handshake_call_has_no_envelope() -> None:
     message = tool_call(HANDSHAKE, "kb_search", {"query": "bees"})
-    assert "_meta" not in json.loads(message.body)["params"]
+    assert json.loads(message.body)["params"]["_meta"] == {"progressToken": 1}
     assert message.headers["MCP-Protocol-Version"] == HANDSHAKE
     assert "Mcp-Method" not in message.headers
     assert "Authorization" not in message.headers

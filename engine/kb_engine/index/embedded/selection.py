@@ -108,6 +108,8 @@ class Lookup:
             orders = [part.block.order for part in state.parts if part.block.order is not None]
             assert len(orders) == len(state.parts), "the state finds them"
             allowed = _both([order.passing(query.wording) for order in orders], allowed)
+        self.is_whole = all(rows is part.alive for part, rows in zip(state.parts, allowed, strict=True))
+        """True if all living rows pass."""
         self._segments = [
             Segment(part.block.chunk_ids, part.block.vectors, rows)
             for part, rows in zip(state.parts, allowed, strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +47,7 @@ SEARCHES = max(1, min(READERS, CORES // 2))
 """Number of concurrent searches, of two threads each; more would compete for the interpreter."""
 SPARE_CORES = max(0, CORES - 2 * SEARCHES)
 """Number of searches of a large index that other processes run at a time, on the other cores."""
+_MAX_FILTERS = 256
 _DOCUMENTS = "SELECT group_concat(d.id) FROM documents d WHERE {}"
 
 
@@ -149,6 +150,8 @@ class ReadingStore(Store):
         self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
         self._searching = asyncio.Semaphore(SEARCHES)
         self._turns = vectors.Turns()
+        self._whole: set[Hashable] = set()
+        """Filters that all chunks passed when they were last used, such as the only collection of a base."""
         self._under_way = 0
         """Number of searches in progress."""
         self.search_processes: SearchProcesses | None = None
@@ -247,7 +250,7 @@ class ReadingStore(Store):
         self, query: IndexQuery, answer: Callable[[SqliteRead, _LookedUp], T], ahead: _LookedUp | None = None
     ) -> T:
         shared = None
-        if self._searching.locked() and query.vector is not None and _reads_all_vectors(query):
+        if self._searching.locked() and query.vector is not None and self._reads_all_vectors(query):
             shared = vectors.quantise_query(query.vector)
         turn = vectors.Turn(self._turns, shared)
         self._turns.waiting += (turn,)
@@ -279,7 +282,27 @@ class ReadingStore(Store):
         read.reach = query.selection.reach
         if ahead is not None and ahead.generation == generation and ahead.lookup.state is state:
             return answer(read, replace(ahead, turn=turn))
-        return answer(read, _LookedUp(look_up(read, state, query), generation, turn))
+        lookup = look_up(read, state, query)
+        self._note_filter(query, is_whole=lookup.is_whole)
+        return answer(read, _LookedUp(lookup, generation, turn))
+
+    def _reads_all_vectors(self, query: IndexQuery) -> bool:
+        """True if no filter but the access scope excludes chunks, as far as is known."""
+        if query.mode == "fts" or query.required or query.among is not None or query.wording is not None:
+            return False
+        within_reach = search.condition(Selection(reach=query.selection.reach))
+        wanted = search.condition(query.selection)
+        return wanted == within_reach or _key(wanted) in self._whole
+
+    def _note_filter(self, query: IndexQuery, *, is_whole: bool) -> None:
+        """Note if all chunks passed the filter of a query; a later search can share its scan then."""
+        if query.required or query.among is not None or query.wording is not None:
+            return
+        key = _key(search.condition(query.selection))
+        if not is_whole:
+            self._whole.discard(key)
+        elif len(self._whole) < _MAX_FILTERS:
+            self._whole.add(key)
 
     def _snapshot(self, db: apsw.Connection) -> tuple[State, int]:
         """Begin a read transaction; return the index state of the same moment, and their generation."""
@@ -329,11 +352,9 @@ class _LookedUp:
     turn: vectors.Turn
 
 
-def _reads_all_vectors(query: IndexQuery) -> bool:
-    """True if the query has no filter besides the access scope."""
-    within_reach = search.condition(Selection(reach=query.selection.reach))
-    narrowed = query.required or query.among is not None or query.wording is not None
-    return query.mode != "fts" and search.condition(query.selection) == within_reach and not narrowed
+def _key(condition: Condition) -> Hashable:
+    where, values = condition
+    return where, tuple(values)
 
 
 def _with_scores(_read: SqliteRead, looked_up: _LookedUp) -> _LookedUp:

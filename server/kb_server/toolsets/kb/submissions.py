@@ -122,6 +122,8 @@ class _Followed:
 
 
 class _SubmittingTool(KbTool[A, S]):
+    reports = True
+
     async def follow(
         self,
         job: m.Job,

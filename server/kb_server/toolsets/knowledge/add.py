@@ -115,6 +115,7 @@ waits for it.
 Examples: {"file_path": "/data/documents/report.pdf"}; {"file_path": "/data/documents/guide.html", "async": \
 false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
     annotations = Annotations()
+    reports = True
 
     async def run(self, arguments: KnowledgeAddArguments, call: Call) -> KnowledgeAddResult:
         path, settings, metadata = arguments.file_path, self.services.settings, arguments.metadata or {}

@@ -75,5 +75,61 @@ async def test_a_cancelled_search_leaves_those_that_wait_with_it(
         turn.release()
 
 
+async def test_searches_in_the_only_collection_are_scanned_together(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter that all chunks pass excludes nothing, which the store knows after its first use."""
+    assert isinstance(base.store, SqliteStore)
+    for number, text in enumerate(TEXTS):
+        await base.note(text, title=str(number), tags=["collection:memory"])
+    together: list[int] = []
+    products = QuantisedVectors.shared_products
+
+    def noted(self: QuantisedVectors, some: Sequence[QuantisedQuery], rows: slice) -> Iterator[Any]:
+        together.append(len(some))
+        return products(self, some, rows)
+
+    monkeypatch.setattr(QuantisedVectors, "shared_products", noted)
+    queries = [in_memory(text) for text in TEXTS]
+    alone = [ranking(await base.store.search(query)) for query in queries]
+    assert together == []
+    assert [ranking(found) for found in await at_once(base.store, queries)] == alone
+    assert together == [len(TEXTS)]
+    await base.note("elsewhere", title="elsewhere", tags=["collection:other"])
+    await base.store.search(queries[0])
+    together.clear()
+    assert [ranking(found)[0] for found in await at_once(base.store, queries)] == [each[0] for each in alone]
+    assert together == [], "the collection is now a part of the base"
+
+
+def in_memory(text: str) -> Query:
+    request = SearchRequest(query=text, tags=["collection:memory"])
+    return Query(
+        text=text,
+        mode="vector",
+        vector=meaning(text),
+        scoring=SCORING,
+        top=10,
+        selection=selection_of(request),
+    )
+
+
+async def at_once(store: SqliteStore, queries: Sequence[Query]) -> list[Found]:
+    """Search while each search waits for its turn, then let them run one at a time."""
+    turn, held = store._searching, 0
+    while not turn.locked():
+        await turn.acquire()
+        held += 1
+    searches = [asyncio.create_task(store.search(query)) for query in queries]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(store._turns.waiting) == len(queries)
+    turn.release()
+    found = await asyncio.gather(*searches)
+    for _ in range(held - 1):
+        turn.release()
+    return found
+
+
 def ranking(found: Found) -> Any:
     return [(each.chunk.id, each.score) for each in found.results], found.total, found.weak

@@ -88,6 +88,16 @@ def from_base(text: str) -> str:
     return _TO_RESTORE.sub(lambda found: _RESTORED[found[0]], text)
 
 
+def as_json(text: str) -> str:
+    """Return the SQL expression for the JSON of a text expression, with U+001A for each NUL.
+
+    PostgreSQL cannot read a member of JSON that has the escape of a NUL anywhere. An escaped backslash before
+    `u0000` is no such escape; raw control characters do not occur in JSON, so one can stand for it meanwhile.
+    """
+    bare = rf"replace({text}, E'\\\\', E'\x02')"
+    return rf"replace(replace({bare}, E'\\u0000', E'\\u001a'), E'\x02', E'\\\\')::json"
+
+
 @lru_cache(maxsize=512)
 def to_dollar_params(sql: str) -> str:
     """Convert a statement to PostgreSQL's placeholders: `$1`, `$2` and so on for each `?`."""

@@ -56,7 +56,7 @@ def spooled(parts: Parts) -> set[str]:
 
 async def test_failed_jobs_over_the_limit_lose_their_file_and_are_not_retryable(parts: Parts) -> None:
     old, young = await failed(parts, "a.txt", "b.txt")
-    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 5), parts.spool.folder)
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 5))
     assert await keeper.sweep() == 1
     assert spooled(parts) == {young}
     assert [(await parts.job(job_id)).retryable for job_id in (old, young)] == [False, True]
@@ -72,9 +72,7 @@ async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> Non
     def free(folder: Path) -> int:
         return disk - sum(1 << 29 for _ in folder.iterdir())
 
-    keeper = FailedJobs(
-        parts.store, parts.spool, FailedJobBounds(1e9, 1 << 40), parts.spool.folder, free_bytes=free
-    )
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 1 << 40), free_bytes=free)
     await keeper.make_room(1 << 20)
     assert spooled(parts) == {third}
     await keeper.make_room(1 << 20)
@@ -87,7 +85,7 @@ async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> N
     """A retry is refused, because it could not succeed."""
     (job_id,) = await failed(parts, "a.txt")
     parts.spool.path(job_id).unlink()
-    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 1 << 30), parts.spool.folder)
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 1 << 30))
     with pytest.raises(EngineError) as refused:
         await keeper.retry(job_id, None)
     assert refused.value.code == "job_not_retryable"
@@ -110,7 +108,7 @@ async def test_on_a_full_disk_the_files_of_versions_go_first(tmp_path: Path) -> 
 
         assert len([*folder.iterdir()]) == 2
         bounds = FailedJobBounds(1e9, 1 << 40)
-        keeper = FailedJobs(parts.store, parts.spool, bounds, parts.spool.folder, free_bytes=free)
+        keeper = FailedJobs(parts.store, parts.spool, bounds, free_bytes=free)
         await keeper.make_room(1 << 20)
         assert len([*folder.iterdir()]) == 1
         assert (await parts.job(failure)).retryable

@@ -118,12 +118,11 @@ async def test_originals_of_versions_with_a_nul_are_known() -> None:
     await empty.execute("CREATE EXTENSION vector")
     await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS[:12]))
     for number, kind in enumerate(("file", "note"), 1):
-        text = msgspec.json.encode({"title": "\0\\u0000\0", "kind": kind, "sha256": r"h\u0000\\"}).decode()
-        insert = (
+        members = msgspec.json.encode({"title": "\0\\u0000\0", "kind": kind, "sha256": r"h\u0000\\"}).decode()
+        await empty.execute(
             "INSERT INTO versions (document_id, uid, version, removed, kept_at, expires_at, members, text, "
-            f"passages) VALUES ({number}, 'u', 1, true, '', '', $1, '', '[]')"
+            f"passages) VALUES ({number}, 'u', 1, true, '', '', '{members}', '', '[]')"
         )
-        await empty.ask(lambda db, sql=insert, text=text: db.execute(sql, text))
     await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS))
     original = "SELECT original FROM versions WHERE document_id = {}"
     assert await empty.value(original.format(1)) == r"h\u0000\\"

@@ -47,6 +47,9 @@ locks, in seconds: less than a call waits for an answer, and more than a busy en
 """
 RETRY_SECONDS = 2.0
 
+_SHARED_MEMORY = '"/PostgreSQL.'
+"""Begins the name of a segment for a parallel query; lack of room for one has the SQLSTATE of a full disk."""
+
 CHANNEL = "kb"
 LISTENER = "kb listener"  # the name under which the server lists the connections that receive events
 
@@ -129,6 +132,11 @@ def as_engine_errors() -> Iterator[None]:
     try:
         yield
     except asyncpg.DiskFullError as error:
+        if _SHARED_MEMORY in str(error):
+            raise not_ready(
+                "The database's server has too little shared memory (/dev/shm). Nothing was changed; retry. "
+                "A container has a limit of its own for it: raise that (shm_size)."
+            ) from error
         raise EngineError(
             "storage_full", "The disk of the database is full. Nothing was changed; make room and retry."
         ) from error

@@ -410,6 +410,9 @@ async def test_every_fault_of_the_driver_has_its_code() -> None:
     """Errors caused by the caller are not reported as the server's."""
     told = {
         asyncpg.DiskFullError("x"): "storage_full",
+        asyncpg.DiskFullError(
+            'could not resize shared memory segment "/PostgreSQL.1" to 8 bytes: No space left on device'
+        ): "not_ready",
         asyncpg.AdminShutdownError("x"): "not_ready",
         asyncpg.CannotConnectNowError("x"): "not_ready",
         asyncpg.TooManyConnectionsError("x"): "not_ready",

@@ -13,6 +13,7 @@ from kb_engine.store.clock import stamp
 from kb_engine.store.port import Bounds, FailedJob
 from kb_engine.store.repository import documents, versions
 from kb_engine.store.sqlite.originals import originals_of
+from tests.support.disks import small_disk
 from tests.support.ingesting import Parts, parts_in
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -117,3 +118,17 @@ async def test_on_a_full_disk_the_files_of_versions_go_first(tmp_path: Path) -> 
         await keeper.make_room(1 << 30)
         assert not (await parts.job(failure)).retryable
         assert len([*folder.iterdir()]) == 1
+
+
+@pytest.mark.process
+async def test_versions_stay_if_their_files_are_on_another_disk_than_uploads(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "spool", "8m"):
+        async with parts_in(tmp_path, bounds=Bounds(originals=True)) as parts:
+            job = await parts.ended(await parts.accept_file("a.txt", b"granite"))
+            assert job.document_id is not None
+            await parts.store.write(documents.delete, job.document_id)
+            bounds = FailedJobBounds(1e9, 1 << 40)
+            keeper = FailedJobs(parts.store, parts.spool, bounds, free_bytes=lambda _: 0)
+            await keeper.make_room(1 << 20)
+            assert (await parts.store.read(versions.trash, 10, 0)).total == 1
+            assert len([*originals_of(tmp_path / "kb.sqlite").iterdir()]) == 1

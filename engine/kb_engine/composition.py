@@ -157,7 +157,6 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         store,
         spool,
         FailedJobBounds(settings.keep_failed_seconds, _KEPT_UPLOADS * settings.max_upload_bytes),
-        settings.spool_folder,
     )
 
     def is_idle() -> bool:

@@ -99,7 +99,11 @@ def _of_the_base(status: m.Status, oldest: str | None) -> CollectorRegistry:
         ("documents", "Documents in the base.", status.documents.total),
         ("passages", "Passages in the base.", status.chunks),
         ("base_bytes", "Size of the base on disk, its index included.", storage.bytes),
-        ("free_disk_bytes", "Free space on the disk of the base.", storage.free_bytes),
+        (
+            "free_disk_bytes",
+            "Free space on the fuller disk, of the base or of uploads.",
+            storage.free_bytes,
+        ),
         ("failed_upload_bytes", "Size of the kept input of failed jobs.", storage.failed_bytes),
         ("storage_accessible", "1 if the base could be read.", storage.accessible),
         ("issues", "Issues that the status names.", len(status.issues)),

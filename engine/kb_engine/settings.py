@@ -240,6 +240,11 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         return self.folder / "kb.sqlite"
 
     @property
+    def data_folders(self) -> list[Path]:
+        """The folders whose disks must have room: that of uploads and, on SQLite, that of the base."""
+        return [self.folder] if self.address else [self.folder, self.database.parent]
+
+    @property
     def scan_position(self) -> Path:
         return self.folder / "scan.json"
 

@@ -36,6 +36,9 @@ class SpoolFile(Protocol):
 class Spool(ABC):
     """Uploads whose job has not ended; `held` are the names of uploads whose job is not accepted yet."""
 
+    folder: Path | None = None
+    """The folder of the files; None if they are in a database."""
+
     def __init__(self) -> None:
         self.held: set[str] = set()
 
@@ -90,6 +93,8 @@ class _FolderFile:
 
 class FolderSpool(Spool):
     """A folder of uploads."""
+
+    folder: Path
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

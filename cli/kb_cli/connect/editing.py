@@ -3,11 +3,15 @@
 JSON may have comments and trailing commas, as editors' settings do. It is parsed only for offsets, and the
 text is edited there: serialising it would lose its comments and its layout. The result is parsed again before
 it is returned.
+
+The parser takes the second half of an escaped backslash for the beginning of an escape if `x` or `u` follows,
+and refuses the path `C:\\\\xampp`. It gets two other characters instead of each, at the same offsets.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -23,6 +27,8 @@ from tomlkit.exceptions import ParseError
 from kb_cli.connect.clients import Format
 
 _MARK = "\ufeff"
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_PRIVATE_USE = range(0xE000, 0xF900)
 
 
 class NotEditable(ValueError):
@@ -36,7 +42,7 @@ def value_of(text: str, form: Format) -> dict[str, Any]:
     if not text.removeprefix(_MARK).strip():
         return {}
     try:
-        found = json5.loads(text.removeprefix(_MARK)) if form == "json" else tomlkit.parse(text).unwrap()
+        found = _json_of(text.removeprefix(_MARK)) if form == "json" else tomlkit.parse(text).unwrap()
     except (ValueError, ParseError) as error:
         raise NotEditable(f"is no {form.upper()}: {error}") from error
     if not isinstance(found, dict):
@@ -121,6 +127,29 @@ def _cut_from_toml(text: str, keys: Sequence[str]) -> str:
 # --- JSON -----------------------------------------------------------------------------------------
 
 
+def _json_of(text: str) -> Any:
+    safe, pair = _without_escaped_backslashes(text)
+    return _restored(json5.loads(safe), pair)
+
+
+def _without_escaped_backslashes(text: str) -> tuple[str, str]:
+    """Return the text with a pair of characters for each escaped backslash, and the pair, which it lacks."""
+    lower = text.lower()
+    pair = next(chr(code) for code in _PRIVATE_USE if chr(code) not in text and f"{code:x}" not in lower) * 2
+    return _ESCAPE.sub(lambda found: pair if found[0] == r"\\" else found[0], text), pair
+
+
+def _restored(value: Any, pair: str) -> Any:
+    """Return a parsed value with backslashes for their pairs."""
+    if isinstance(value, str):
+        return value.replace(pair, "\\")
+    if isinstance(value, list):
+        return [_restored(each, pair) for each in value]
+    if isinstance(value, dict):
+        return {_restored(key, pair): _restored(each, pair) for key, each in value.items()}
+    return value
+
+
 def _put_into_json(text: str, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
     keys = (*place, name)
     if not text.removeprefix(_MARK).strip():
@@ -163,18 +192,19 @@ class _Layout:
         self._text = text
         bare = text.removeprefix(_MARK)
         self._mark = len(text) - len(bare)
-        root = model_of(bare, loader=ModelLoader()).value
+        safe, self._pair = _without_escaped_backslashes(bare)
+        root = model_of(safe, loader=ModelLoader()).value
         assert isinstance(root, JSONObject)
         self.root = root
         self._lines = [0, *(place + 1 for place, each in enumerate(bare) if each == "\n")]
-        self._commas = [token.index + self._mark for token in tokenize(bare) if token.type == "COMMA"]
+        self._commas = [token.index + self._mark for token in tokenize(safe) if token.type == "COMMA"]
         self._newline = "\r\n" if "\r\n" in text else "\n"
         self._on_one_line = bool(root.keys) and "\n" not in text.strip()
 
-    @staticmethod
-    def names(found: JSONObject) -> list[str]:
+    def names(self, found: JSONObject) -> list[str]:
         """Return the names of an object's members; a name is a string, or as in JavaScript a word."""
-        return [str(getattr(key, "characters", None) or getattr(key, "name", "")) for key in found.keys]
+        names = (str(getattr(key, "characters", None) or getattr(key, "name", "")) for key in found.keys)
+        return [name.replace(self._pair, "\\") for name in names]
 
     def replaced(self, node: Node, value: Mapping[str, Any]) -> str:
         """Return the text with another value in a node's place."""

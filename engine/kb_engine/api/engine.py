@@ -6,8 +6,10 @@ import asyncio
 import logging
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -207,7 +209,7 @@ class StateApi:
             counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.failed)
             uploads = await engine.spool.size()
             lost = await engine.store.lost_vectors()
-            free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
+            free, folder = await asyncio.to_thread(_least_free, engine.settings.data_folders)
         except Exception as error:  # boundary: the status must report whatever fails here
             logger.warning("the base cannot be read", exc_info=True)
             self._storage = msgspec.structs.replace(self._storage, accessible=False)
@@ -233,5 +235,10 @@ class StateApi:
                 "Stop the engine and run kb check --repair"
             )
         if free < _NEARLY_FULL_BYTES:
-            issues.append(f"The disk is nearly full: {free} bytes are free")
+            issues.append(f"The disk of {folder} is nearly full: {free} bytes are free")
         return issues
+
+
+def _least_free(folders: Iterable[Path]) -> tuple[int, Path]:
+    """Return the free bytes of the disk that has the least, and its folder."""
+    return min((shutil.disk_usage(folder).free, folder) for folder in folders)

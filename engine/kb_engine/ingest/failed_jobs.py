@@ -1,6 +1,7 @@
 """Retention of failed jobs with their files, so that they can be retried: bounded by age and total size.
-Over a bound the oldest failures are removed first. If the disk lacks room for an upload, files of old
-versions and removed documents are deleted first, then the oldest failures.
+Over a bound the oldest failures are removed first. If the disk of uploads lacks room for one, files of old
+versions and removed documents are deleted first, then the oldest failures. Uploads in a database are on the
+disk of its server, whose room is unknown: nothing is deleted for them.
 The file is deleted before the database row: on a full disk nothing can be written until space is freed.
 """
 
@@ -57,13 +58,11 @@ class FailedJobs:
         store: Store,
         spool: Spool,
         bounds: FailedJobBounds,
-        folder: Path,
         *,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         self._store = store
         self._spool = spool
-        self._folder = folder
         self._free_bytes = free_bytes
         self._lock = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
@@ -95,18 +94,19 @@ class FailedJobs:
 
     async def make_room(self, size: int) -> None:
         """Delete files of versions, then the oldest failures, until the disk has room for `size` bytes."""
-        if await self._free() >= size + _MARGIN_BYTES:
+        if (folder := self._spool.folder) is None:
             return
-        if await self._store.make_room() and await self._free() >= size + _MARGIN_BYTES:
+
+        async def is_enough() -> bool:
+            return await asyncio.to_thread(self._free_bytes, folder) >= size + _MARGIN_BYTES
+
+        if await is_enough() or (await self._store.make_room() and await is_enough()):
             return
         async with self._lock:
             for one in await self._store.read(jobs.failed):
-                if await self._free() >= size + _MARGIN_BYTES:
+                if await is_enough():
                     return
                 await self._let_go([one])
-
-    async def _free(self) -> int:
-        return await asyncio.to_thread(self._free_bytes, self._folder)
 
     async def _let_go(self, failed: Sequence[FailedJob]) -> None:
         if not failed:

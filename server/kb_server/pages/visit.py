@@ -15,11 +15,14 @@ from aiohttp import hdrs, web
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import LIST_TAGS, TagsQuery
+from kb_contracts.semantics.validation import mismatch_of
 from kb_server.access.grants import Grant
 from kb_server.collection_tags import PREFIX, split_tags
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_client.port import Engine
+from kb_server.hosting.arguments import takes
 from kb_server.pages.forms import Form, FormError
+from kb_server.schema import input_schema
 from kb_server.services import Services
 from kb_server.waiting import Clock
 
@@ -189,8 +192,16 @@ def fit(kind: type[S], **values: object) -> S:
     try:
         return msgspec.convert(filled(**values) or {}, kind, strict=False)
     except msgspec.ValidationError as error:
-        field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else ""
-        raise FormError(f"The input is invalid: {error}.", 422, field) from error
+        field = mismatch_of(error).place.removeprefix(".")
+        raise FormError(f"The input is invalid: {_expected(kind, field)}.", 422, field) from error
+
+
+def _expected(kind: type[msgspec.Struct], field: str) -> str:
+    """Describe the values of a field in words, without the pattern that they match."""
+    schema = input_schema(kind)
+    for name in field.split("."):
+        schema = schema.get("properties", {}).get(name, {})
+    return f"`{field}` takes {takes({key: value for key, value in schema.items() if key != 'pattern'})}"
 
 
 def listed_in(text: str) -> list[str]:

@@ -47,6 +47,9 @@ locks, in seconds: less than a call waits for an answer, and more than a busy en
 """
 RETRY_SECONDS = 2.0
 
+_SHARED_MEMORY = '"/PostgreSQL.'
+"""Begins the name of a segment for a parallel query; lack of room for one has the SQLSTATE of a full disk."""
+
 CHANNEL = "kb"
 LISTENER = "kb listener"  # the name under which the server lists the connections that receive events
 
@@ -88,6 +91,16 @@ def from_base(text: str) -> str:
     return _TO_RESTORE.sub(lambda found: _RESTORED[found[0]], text)
 
 
+def as_json(text: str) -> str:
+    """Return the SQL expression for the JSON of a text expression, with U+001A for each NUL.
+
+    PostgreSQL cannot read a member of JSON that has the escape of a NUL anywhere. An escaped backslash before
+    `u0000` is no such escape; raw control characters do not occur in JSON, so one can stand for it meanwhile.
+    """
+    bare = rf"replace({text}, E'\\\\', E'\x02')"
+    return rf"replace(replace({bare}, E'\\u0000', E'\\u001a'), E'\x02', E'\\\\')::json"
+
+
 @lru_cache(maxsize=512)
 def to_dollar_params(sql: str) -> str:
     """Convert a statement to PostgreSQL's placeholders: `$1`, `$2` and so on for each `?`."""
@@ -119,6 +132,11 @@ def as_engine_errors() -> Iterator[None]:
     try:
         yield
     except asyncpg.DiskFullError as error:
+        if _SHARED_MEMORY in str(error):
+            raise not_ready(
+                "The database's server has too little shared memory (/dev/shm). Nothing was changed; retry. "
+                "A container has a limit of its own for it: raise that (shm_size)."
+            ) from error
         raise EngineError(
             "storage_full", "The disk of the database is full. Nothing was changed; make room and retry."
         ) from error

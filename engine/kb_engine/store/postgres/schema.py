@@ -13,7 +13,7 @@ from kb_contracts.semantics.documents import WHITE_SPACE
 from kb_engine.address import Address
 from kb_engine.store import layout_steps as steps
 from kb_engine.store.port import MARK, BaseTooNew, EmbedderIdentity, NotABase
-from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
+from kb_engine.store.postgres.connection import SCHEMA, Db, as_json, attempted, row, rows, value
 from kb_engine.store.postgres.transaction import layout_version, lock_base
 
 _MIGRATING = 0x6B62_0001
@@ -216,26 +216,29 @@ CREATE TABLE reserve (room bigint);
 {FILL_RESERVE};
 """,
     # Kept originals stay in the spool tables; versions name the file from which they were made.
-    """
+    f"""
 CREATE TABLE originals (
   sha256 text COLLATE "C" PRIMARY KEY,
   size_bytes bigint NOT NULL,
   file text COLLATE "C" NOT NULL UNIQUE REFERENCES spool_files ON DELETE CASCADE
 );
 ALTER TABLE versions ADD COLUMN original text COLLATE "C";
-UPDATE versions SET original = members::json->>'sha256' WHERE members::json->>'kind' = 'file';
+UPDATE versions SET original = {as_json("members")}->>'sha256' WHERE {as_json("members")}->>'kind' = 'file';
 CREATE INDEX versions_by_original ON versions (original) WHERE original IS NOT NULL;
-""",
+""",  # noqa: S608
     # A path of 1,000 characters may be too long for a B-tree; its hash never is.
     """
 DROP INDEX jobs_by_source;
 CREATE INDEX jobs_by_source ON jobs USING hash (source_path) WHERE finished_at IS NULL;
 """,
-    # Deduplicate notes regardless of trailing white space.
+    # Deduplicate notes regardless of trailing white space, and by the bytes of their text as it was sent: NUL
+    # and its escape are kept as `connection.to_base` says.
     f"""
 ALTER TABLE documents ADD COLUMN note_hash text COLLATE "C";
 UPDATE documents SET
-  note_hash = encode(sha256(convert_to(rtrim(note_texts.text, E'{_WHITE_SPACE}'), 'UTF8')), 'hex')
+  note_hash = encode(sha256(decode(replace(replace(encode(convert_to(
+      rtrim(note_texts.text, E'{_WHITE_SPACE}'), 'UTF8'), 'escape'),
+    E'\\x01\\x01', E'\\\\000'), E'\\x01\\x02', E'\\x01'), 'escape')), 'hex')
   FROM note_texts WHERE note_texts.document_id = documents.id;
 CREATE INDEX documents_by_note ON documents (note_hash) WHERE note_hash IS NOT NULL;
 """,  # noqa: S608

@@ -30,7 +30,7 @@ from kb_engine.index.port import Vectors
 from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.clock import SteadyClock
 from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, described
-from kb_engine.store.postgres.connection import SCHEMA, Db, changed, from_base, rows, value
+from kb_engine.store.postgres.connection import SCHEMA, Db, as_json, changed, from_base, rows, value
 from kb_engine.store.postgres.word_order import insert_orders
 from kb_engine.store.repository.transaction import Read, Row, Write
 
@@ -95,7 +95,7 @@ class PostgresRead(Read):
     last_document = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM document_ids"
     vector = "v.vector::real[]"
     tags_in = "json_array_elements_text(({})::json) AS e (tag)"
-    of_version = "v.members::json -> 'tags'"
+    of_version = f"{as_json('v.members')} -> 'tags'"
     tag_in = 'e.tag COLLATE "C"'
 
     @staticmethod

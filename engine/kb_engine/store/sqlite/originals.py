@@ -29,6 +29,10 @@ class OriginalFolder:
     def path(self, sha256: str) -> Path:
         return self.folder / sha256
 
+    def is_on_disk_of_spool(self) -> bool:
+        """True if removing originals makes room for uploads."""
+        return self.folder.parent.stat().st_dev == self._spool.stat().st_dev
+
     def take(self, sha256: str, name: str) -> None:
         """Put a file of the spool in its place; it stays in the spool too.
 

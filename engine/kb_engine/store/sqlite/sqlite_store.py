@@ -288,7 +288,9 @@ class SqliteStore(ReadingStore):
         self._least_size = size
 
     async def make_room(self) -> bool:
-        """Drop old versions if they have original files: only removed files free disk space."""
+        """Drop old versions with original files on the disk of uploads: only removed files free space."""
+        if not await asyncio.to_thread(self._originals.is_on_disk_of_spool):
+            return False
         if not await self.read(originals.bytes_of_versions):
             return False
         await self._writer.run(self._empty_versions)

@@ -195,6 +195,11 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
             hints.append("The chunk is longer than max_chars and was cut: raise max_chars to read all of it.")
         if more:
             hints.append(f"{more} more chunks: call kb_get again with chunk_offset={following}.")
+        elif not chunks and document.chunk_count:
+            hints.append(
+                f"chunk_offset={arguments.chunk_offset} is beyond the number of chunks, "
+                f"{document.chunk_count}: chunk_offset=0 reads the document from its beginning."
+            )
         return KbGetResult(
             **document_members(document),
             chunks=chunks,
@@ -242,6 +247,11 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
                 place = "" if collection is None else f" in {collection!r}"
                 hint += f" No document{place} has this source_path; it must match exactly."
             hint = f"{hint} kb_search finds by content.".strip()
+        elif not listed:
+            hint = (
+                f"offset={arguments.offset} is beyond the number of documents, {found.total}: "
+                "offset=0 lists the first."
+            )
         elif more > 0:
             hint = f"{more} more documents: call kb_get again with offset={following}."
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import json5
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +103,7 @@ def test_removing_an_absent_member_changes_nothing() -> None:
         "\x00",
         "{'a': }",
         "a b c",
+        "{a\\\\x: 1}",
         '{"mcpServers": [1]}',
         '{"mcpServers": null}',
         "mcpServers = 3",
@@ -112,6 +112,28 @@ def test_removing_an_absent_member_changes_nothing() -> None:
 def test_a_text_that_is_no_valid_configuration_is_not_edited(text: str, form: Format) -> None:
     with pytest.raises(NotEditable):
         with_member(text, form, PLACE, "kb", ENTRY)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"C:\\xampp": {}},
+        {"php": {"command": "C:\\xampp\\php.exe", "cwd": "D:\\users\\\\x"}},
+        {r"\x41": r"\u0041", "\\": '\\"', "a": "\\\n\t", "\ue000": "\ue000\ue000\\u"},
+    ],
+    ids=["a name", "paths of Windows", "like escapes"],
+)
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_escaped_backslashes_stay(value: dict[str, Any], is_ascii: bool) -> None:
+    text = "// \\\\ \\\n" + json.dumps({**value, "mcpServers": value}, indent=1, ensure_ascii=is_ascii)
+    assert value_of(text, "json") == {**value, "mcpServers": value}
+    edited = with_member(text, "json", PLACE, "kb", ENTRY)
+    assert value_of(edited, "json") == {**value, "mcpServers": {**value, "kb": ENTRY}}
+    assert without_member(edited, "json", PLACE, "kb") == text
+    name = next(iter(value))
+    assert value_of(without_member(text, "json", PLACE, name), "json").get("mcpServers", {}) == {
+        key: one for key, one in value.items() if key != name
+    }
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -157,14 +179,14 @@ def test_any_layout_says_afterwards_what_it_said_and_the_member(
     value = around if servers is None else {**around, "mcpServers": servers}
     value = {key: one for key, one in value.items() if key != "mcpServers" or isinstance(one, dict)}
     text = data.draw(layouts(value))
-    assert json5.loads(text) == value
+    assert value_of(text, "json") == value
     edited = with_member(text, "json", PLACE, "kb", ENTRY)
     servers = value.get("mcpServers", {})
-    assert json5.loads(edited) == {**value, "mcpServers": {**servers, "kb": ENTRY}}
+    assert value_of(edited, "json") == {**value, "mcpServers": {**servers, "kb": ENTRY}}
     for comment in ("// }, {", '/* "kb": , */'):
         if "kb" not in servers:
             assert edited.count(comment) == text.count(comment)
     left = {key: one for key, one in servers.items() if key != "kb"}
     rest = {key: one for key, one in value.items() if key != "mcpServers"}
     expected = {**rest, "mcpServers": left} if left else rest
-    assert json5.loads(without_member(edited, "json", PLACE, "kb") or "{}") == expected
+    assert value_of(without_member(edited, "json", PLACE, "kb"), "json") == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -39,6 +40,23 @@ async def test_damage_and_removals_for_room_are_issues(
     store = client.app[ENGINE].store
     monkeypatch.setattr(type(store), "issues", ["The disk was full"])
     assert await issues(client) == ["The disk was full", *seen]
+
+
+@pytest.mark.parametrize("full", ["engine", "other"])
+async def test_the_fuller_disk_of_base_and_uploads_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    settings = EngineSettings(home=tmp_path, store=f"sqlite:{tmp_path}/other/kb.db", embedder="hash")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+        shutil,
+        "disk_usage",
+        lambda folder: usage._replace(free=1 << (20 if Path(folder).name == full else 40)),
+    )
+    async with TestClient(TestServer(await create_app(settings))) as client:
+        status = await (await client.get("/api/v1/status")).json()
+    assert status["storage"]["free_bytes"] == 1 << 20
+    assert status["issues"] == [f"The disk of {tmp_path / full} is nearly full: {1 << 20} bytes are free"]
 
 
 @pytest.mark.process

@@ -13,6 +13,7 @@ from kb_engine.store.clock import stamp
 from kb_engine.store.port import Bounds, FailedJob
 from kb_engine.store.repository import documents, versions
 from kb_engine.store.sqlite.originals import originals_of
+from tests.support.disks import small_disk
 from tests.support.ingesting import Parts, parts_in
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -56,7 +57,7 @@ def spooled(parts: Parts) -> set[str]:
 
 async def test_failed_jobs_over_the_limit_lose_their_file_and_are_not_retryable(parts: Parts) -> None:
     old, young = await failed(parts, "a.txt", "b.txt")
-    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 5), parts.spool.folder)
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 5))
     assert await keeper.sweep() == 1
     assert spooled(parts) == {young}
     assert [(await parts.job(job_id)).retryable for job_id in (old, young)] == [False, True]
@@ -72,9 +73,7 @@ async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> Non
     def free(folder: Path) -> int:
         return disk - sum(1 << 29 for _ in folder.iterdir())
 
-    keeper = FailedJobs(
-        parts.store, parts.spool, FailedJobBounds(1e9, 1 << 40), parts.spool.folder, free_bytes=free
-    )
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 1 << 40), free_bytes=free)
     await keeper.make_room(1 << 20)
     assert spooled(parts) == {third}
     await keeper.make_room(1 << 20)
@@ -87,7 +86,7 @@ async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> N
     """A retry is refused, because it could not succeed."""
     (job_id,) = await failed(parts, "a.txt")
     parts.spool.path(job_id).unlink()
-    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 1 << 30), parts.spool.folder)
+    keeper = FailedJobs(parts.store, parts.spool, FailedJobBounds(1e9, 1 << 30))
     with pytest.raises(EngineError) as refused:
         await keeper.retry(job_id, None)
     assert refused.value.code == "job_not_retryable"
@@ -110,7 +109,7 @@ async def test_on_a_full_disk_the_files_of_versions_go_first(tmp_path: Path) -> 
 
         assert len([*folder.iterdir()]) == 2
         bounds = FailedJobBounds(1e9, 1 << 40)
-        keeper = FailedJobs(parts.store, parts.spool, bounds, parts.spool.folder, free_bytes=free)
+        keeper = FailedJobs(parts.store, parts.spool, bounds, free_bytes=free)
         await keeper.make_room(1 << 20)
         assert len([*folder.iterdir()]) == 1
         assert (await parts.job(failure)).retryable
@@ -119,3 +118,17 @@ async def test_on_a_full_disk_the_files_of_versions_go_first(tmp_path: Path) -> 
         await keeper.make_room(1 << 30)
         assert not (await parts.job(failure)).retryable
         assert len([*folder.iterdir()]) == 1
+
+
+@pytest.mark.process
+async def test_versions_stay_if_their_files_are_on_another_disk_than_uploads(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "spool", "8m"):
+        async with parts_in(tmp_path, bounds=Bounds(originals=True)) as parts:
+            job = await parts.ended(await parts.accept_file("a.txt", b"granite"))
+            assert job.document_id is not None
+            await parts.store.write(documents.delete, job.document_id)
+            bounds = FailedJobBounds(1e9, 1 << 40)
+            keeper = FailedJobs(parts.store, parts.spool, bounds, free_bytes=lambda _: 0)
+            await keeper.make_room(1 << 20)
+            assert (await parts.store.read(versions.trash, 10, 0)).total == 1
+            assert len([*originals_of(tmp_path / "kb.sqlite").iterdir()]) == 1

@@ -7,6 +7,7 @@ import socket
 from dataclasses import replace
 
 import asyncpg
+import msgspec
 import numpy as np
 import pytest
 
@@ -92,9 +93,10 @@ async def test_engines_that_start_together_make_one_base() -> None:
         await asyncio.gather(*(store.close() for store in stores))
 
 
-async def test_existing_notes_are_known_without_trailing_white_space() -> None:
+@pytest.mark.parametrize("text", ["granite \u00e9", "\0", "\1\1\0\2\1", "a\\000\\\\\0\\001\1\2\\"], ids=ascii)
+async def test_existing_notes_are_known_without_trailing_white_space(text: str) -> None:
     empty = await new_database(empty=True)
-    text = f"granite \u00e9{WHITE_SPACE}"
+    kept = to_base(f"{text}{WHITE_SPACE}")
     await empty.execute("CREATE EXTENSION vector")
     await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS[:14]))
     for number, kind in enumerate(("note", "file"), 1):
@@ -104,11 +106,27 @@ async def test_existing_notes_are_known_without_trailing_white_space() -> None:
             f"VALUES ({number}, '{number}', '{kind}', 'x', 'note', 1, 'h', '{{}}', '', 'searchable', 'text', "
             "0, 0, '', '')"
         )
-    await empty.ask(lambda db: db.execute("INSERT INTO note_texts VALUES (1, $1)", text))
+    await empty.ask(lambda db: db.execute("INSERT INTO note_texts VALUES (1, $1)", kept))
     await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS))
-    assert await empty.value("SELECT note_hash FROM documents WHERE id = 1") == note_hash("granite \u00e9")
+    assert await empty.value("SELECT note_hash FROM documents WHERE id = 1") == note_hash(text)
     assert await empty.value("SELECT note_hash FROM documents WHERE id = 2") is None
-    assert await empty.value("SELECT text FROM note_texts") == text
+    assert await empty.value("SELECT text FROM note_texts") == kept
+
+
+async def test_originals_of_versions_with_a_nul_are_known() -> None:
+    empty = await new_database(empty=True)
+    await empty.execute("CREATE EXTENSION vector")
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS[:12]))
+    for number, kind in enumerate(("file", "note"), 1):
+        members = msgspec.json.encode({"title": "\0\\u0000\0", "kind": kind, "sha256": r"h\u0000\\"}).decode()
+        await empty.execute(
+            "INSERT INTO versions (document_id, uid, version, removed, kept_at, expires_at, members, text, "
+            f"passages) VALUES ({number}, 'u', 1, true, '', '', '{members}', '', '[]')"
+        )
+    await empty.ask(lambda db: schema.migrate(db, empty.address, schema.MIGRATIONS))
+    original = "SELECT original FROM versions WHERE document_id = {}"
+    assert await empty.value(original.format(1)) == r"h\u0000\\"
+    assert await empty.value(original.format(2)) is None
 
 
 async def test_existing_words_get_the_language_of_their_document() -> None:
@@ -392,6 +410,9 @@ async def test_every_fault_of_the_driver_has_its_code() -> None:
     """Errors caused by the caller are not reported as the server's."""
     told = {
         asyncpg.DiskFullError("x"): "storage_full",
+        asyncpg.DiskFullError(
+            'could not resize shared memory segment "/PostgreSQL.1" to 8 bytes: No space left on device'
+        ): "not_ready",
         asyncpg.AdminShutdownError("x"): "not_ready",
         asyncpg.CannotConnectNowError("x"): "not_ready",
         asyncpg.TooManyConnectionsError("x"): "not_ready",

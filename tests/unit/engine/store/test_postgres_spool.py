@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kb_contracts.api.models import JobError
+from kb_engine.ingest.failed_jobs import FailedJobBounds, FailedJobs
 from kb_engine.store.postgres import postgres_store as store
 from kb_engine.store.postgres.postgres_store import PostgresSpool
 from kb_engine.store.repository import documents, jobs
@@ -134,3 +136,15 @@ async def test_copies_of_ended_engines_are_swept_and_no_others(spooled: Spooled)
         assert await spooled.spool.sweep(lambda: spooled.base.store.read(jobs.spooled)) == 1
         assert held.read_bytes() == b"abc"
     assert list(spooled.folder.iterdir()) == [young]
+
+
+async def test_failed_jobs_keep_their_file_if_the_local_disk_is_full(spooled: Spooled) -> None:
+    await spooled.receive("one")
+    leased = await spooled.base.lease(new_file("one", spool="one"))
+    error = JobError("internal", "It failed.")
+    assert await spooled.base.store.write(jobs.fail, leased.lease, leased.job.id, error)
+    bounds = FailedJobBounds(seconds=1e9, bytes=1 << 40)
+    keeper = FailedJobs(spooled.base.store, spooled.spool, bounds, free_bytes=lambda _: 0)
+    await keeper.make_room(1 << 20)
+    assert (await spooled.base.store.read(jobs.find, leased.job.id)).retryable
+    assert await spooled.content("one") == b"abc"

@@ -13,7 +13,7 @@ import pytest
 from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_engine.store import repository
-from kb_engine.store.repository import documents, jobs, sources
+from kb_engine.store.repository import documents, jobs, sources, state, versions
 from tests.support.stores import Base, Place, new_note, opened, prepared, refused
 
 MINE, THEIRS = "collection:mine", "collection:theirs"
@@ -202,3 +202,26 @@ async def test_tags_and_prefixes_are_taken_as_they_are(base: Base, reach: Reach,
         assert (await base.find("text")).total == len(seen)
     finally:
         REACH.reset(before)
+
+
+async def test_versions_whose_fields_have_a_nul_are_seen_by_their_tags(base: Base) -> None:
+    """The tags of a version are read from JSON, whose other members have any text."""
+    hostile: dict[str, Any] = {"title": "\0\\\0", "metadata": {"\0": ["\0\\u0000"], "\\u0000": "\1"}}
+    mine = await note(base, "granite", MINE, r"a\u0000", "b\\", **hostile)
+    theirs = await note(base, "basalt", THEIRS, r"a\u0001", **hostile)
+    for number in (mine, theirs):
+        await base.store.write(documents.delete, number)
+    for reach in (
+        Reach(frozenset([MINE])),
+        Reach(frozenset([r"a\u0000"])),
+        Reach(prefixes=frozenset(["b\\"])),
+    ):
+        before = REACH.set(reach)
+        try:
+            trash = await base.store.read(versions.trash, 10, 0)
+            assert [(each.document_id, each.title) for each in trash.versions] == [(mine, "\0\\\0")]
+            assert (await base.store.read(versions.find, mine, 1)).members.metadata == hostile["metadata"]
+            assert (await base.store.read(jobs.page, None, 10, 0)).total == 1
+            assert (await base.store.read(state.counts)).queue.completed == 1
+        finally:
+            REACH.reset(before)

@@ -301,7 +301,9 @@ class ReadingStore(Store):
         key = _key(search.condition(query.selection))
         if not is_whole:
             self._whole.discard(key)
-        elif len(self._whole) < _MAX_FILTERS:
+        elif key not in self._whole:
+            if len(self._whole) >= _MAX_FILTERS:
+                self._whole.clear()
             self._whole.add(key)
 
     def _snapshot(self, db: apsw.Connection) -> tuple[State, int]:

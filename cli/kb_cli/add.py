@@ -543,7 +543,8 @@ class Adding:
         if job.document_id is None:
             reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
             return Result(path, "failed", job_id=job.id, reason=reason)
-        document, status_reason, fidelity = None, None, msgspec.UNSET
+        document = status_reason = None
+        fidelity: m.Fidelity | msgspec.UnsetType = msgspec.UNSET
         with suppress(NotFound):  # removed in the meantime
             document = self.client.document(job.document_id)
             status_reason, fidelity = document.status_reason, document.fidelity

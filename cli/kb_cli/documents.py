@@ -129,15 +129,19 @@ def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
     return placed.collection or "", ", ".join(placed.tags)
 
 
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def save_original(client: EngineClient, document: m.Document, path: Path) -> None:
     """Write the file that a document was made of, completely or not at all. Raises `CliError`."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
             client.read_original(document.id, file)
-        with partial.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != document.sha256:
+        if sha256_of(partial) != document.sha256:
             raise CliError(
                 Exit.FAILED,
                 f"the file of document {document.id} differs from the one sent: its SHA-256 is wrong",

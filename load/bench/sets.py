@@ -164,7 +164,7 @@ def set_of(source: Source, files: Mapping[str, str]) -> Set:
     for stem, page in pages.items():
         questions += _links("\n".join(page.lines), stem, pages, targets)
     questions += chain.from_iterable(_changes(text, pages, targets) for text in notes)
-    alone = _asked_once(questions)
+    alone = _unique(questions)
     gone = {(each.answer, each.text) for each in alone if each.kind == "titles"}
     documents = {}
     for stem, page in pages.items():
@@ -260,10 +260,10 @@ def _code_set(files: Mapping[str, str]) -> Set:
             title = f"{name.removesuffix('.py').replace('/', '.')}.{node.name}"
             documents[title] = (title, source.replace(first, "", 1))
             questions.append(Question(wanted, "docstrings", title))
-    return Set(documents, _asked_once(questions))
+    return Set(documents, _unique(questions))
 
 
-def _asked_once(questions: Sequence[Question]) -> list[Question]:
+def _unique(questions: Sequence[Question]) -> list[Question]:
     counts = Counter(question.text.lower() for question in questions)
     return [each for each in questions if counts[each.text.lower()] == 1]
 

@@ -29,7 +29,7 @@ from kb_cli.archives import Archives
 from kb_cli.config import engine
 from kb_cli.documents import labels, note_new_collection
 from kb_cli.exclusion import exclusion
-from kb_cli.output import CliError, Exit, Output, counted, printable_line
+from kb_cli.output import CliError, Exit, NotFound, Output, counted, printable_line
 from kb_cli.properties import MARKDOWN, NO_DETAILS, Details, of_front_matter
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
@@ -543,14 +543,11 @@ class Adding:
         if job.document_id is None:
             reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
             return Result(path, "failed", job_id=job.id, reason=reason)
-        try:
+        document = status_reason = None
+        fidelity: m.Fidelity | msgspec.UnsetType = msgspec.UNSET
+        with suppress(NotFound):  # removed in the meantime
             document = self.client.document(job.document_id)
-        except CliError as error:
-            if error.status is not Exit.NOT_FOUND:
-                raise
-            document = None  # removed in the meantime
-        status_reason = document.status_reason if document is not None else None
-        fidelity = msgspec.UNSET if document is None else document.fidelity
+            status_reason, fidelity = document.status_reason, document.fidelity
         if document is not None and document.status == "empty":  # a scan must not look like a success
             reason = status_reason or "no text was found in it"
             return Result(path, "empty", job.document_id, job.id, reason, fidelity)

@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError, Exit, NotFound
 from kb_config.shared import addresses
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
@@ -272,7 +272,7 @@ class EngineClient:
             case "invalid_parameter" if problem.parameter in _IDS:
                 return CliError(Exit.USAGE, _IDS[problem.parameter])
             case code if code.endswith("_not_found"):
-                return CliError(Exit.NOT_FOUND, problem.detail)
+                return NotFound(problem.detail)
             case _:
                 return CliError(Exit.FAILED, problem.detail)
 

@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from typing import Literal, TypeAlias
@@ -60,15 +61,20 @@ Check: TypeAlias = Callable[[argparse.Namespace], Iterator[Finding]]
 def run(options: argparse.Namespace, out: Output) -> int:
     """Run all checks; the exit status is 0 if there is no problem."""
     findings = []
-    for check in (*_CHECKS, *_part_checks()):
-        for finding in check(options):
-            findings.append(finding)
-            if not out.as_json:
-                line = f"{finding.verdict}\t{finding.about}\t{finding.found}"
-                advice = f"\n\t\t{finding.advice}" if finding.advice else ""
-                out.text(line + advice, style=_STYLES[finding.verdict])
+    for finding in _findings(options):
+        findings.append(finding)
+        if not out.as_json:
+            line = f"{finding.verdict}\t{finding.about}\t{finding.found}"
+            advice = f"\n\t\t{finding.advice}" if finding.advice else ""
+            out.text(line + advice, style=_STYLES[finding.verdict])
     out.answered(findings)
     return Exit.FAILED if any(finding.verdict == "error" for finding in findings) else Exit.OK
+
+
+def _findings(options: argparse.Namespace) -> Iterator[Finding]:
+    for check in (*_CHECKS, *_part_checks()):
+        with suppress(SettingsError, CliError):  # settings that cannot be read: `_settings` reports them
+            yield from check(options)
 
 
 def _settings(options: argparse.Namespace) -> Iterator[Finding]:
@@ -92,10 +98,7 @@ def _packages(_options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
-    try:
-        settings = read(EngineSettings, options)
-    except (SettingsError, CliError):
-        return  # reported above
+    settings = read(EngineSettings, options)
     home = settings.home.expanduser()
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
@@ -113,10 +116,7 @@ def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _keys(options: argparse.Namespace) -> Iterator[Finding]:
-    try:
-        file = read(KeySettings, options).file
-    except (SettingsError, CliError):
-        return  # reported above
+    file = read(KeySettings, options).file
     if not file.exists():
         if _wants_key(options):
             found = f"no key file at {file}, and the running server requires a key"
@@ -165,8 +165,6 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
         url = client_settings(options).engine_url
         with engine(options) as client:
             status = client.call(GET_STATUS)
-    except SettingsError:
-        return
     except CliError as error:
         yield Finding("error", "engine", error.message)
         return
@@ -197,10 +195,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _server(options: argparse.Namespace) -> Iterator[Finding]:
-    try:
-        base = server_base(options)
-    except (SettingsError, CliError):
-        return
+    base = server_base(options)
     try:
         try:
             response = _ask(f"{base}/readyz")

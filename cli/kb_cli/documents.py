@@ -21,7 +21,7 @@ from msgspec import UNSET
 from kb_cli.config import client_settings, engine
 from kb_cli.excerpt import excerpt
 from kb_cli.explained import reason
-from kb_cli.output import CliError, Exit, Output, confirmed, counted, did_you_mean
+from kb_cli.output import CliError, Exit, NotFound, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     ADD_TAGS,
@@ -117,10 +117,10 @@ def note_new_collection(client: EngineClient, tags: Sequence[str], out: Output) 
             out.note(f"the collection {name!r} has no documents yet{hint}")
 
 
-def no_collection(name: str, known: Sequence[str], advice: str = "") -> CliError:
+def no_collection(name: str, known: Sequence[str], advice: str = "") -> NotFound:
     """No collection has this name; `known` are the names of all."""
     hint = did_you_mean(name, known) or "; `kb collections` lists them"
-    return CliError(Exit.NOT_FOUND, f"there is no collection {name!r}{hint}{advice}")
+    return NotFound(f"there is no collection {name!r}{hint}{advice}")
 
 
 def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
@@ -129,15 +129,19 @@ def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
     return placed.collection or "", ", ".join(placed.tags)
 
 
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def save_original(client: EngineClient, document: m.Document, path: Path) -> None:
     """Write the file that a document was made of, completely or not at all. Raises `CliError`."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
             client.read_original(document.id, file)
-        with partial.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != document.sha256:
+        if sha256_of(partial) != document.sha256:
             raise CliError(
                 Exit.FAILED,
                 f"the file of document {document.id} differs from the one sent: its SHA-256 is wrong",
@@ -248,11 +252,11 @@ def get(options: argparse.Namespace, out: Output) -> None:
         )
         try:
             document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
-        except CliError as error:
-            if error.status is Exit.NOT_FOUND and _is_in_trash(client, options.document):
+        except NotFound as error:
+            if _is_in_trash(client, options.document):
                 removed = f"document {options.document} was removed"
                 advice = f"kb history {options.document} --restore brings it back"
-                raise CliError(Exit.NOT_FOUND, f"{removed}; {advice}") from error
+                raise NotFound(f"{removed}; {advice}") from error
             raise
         if options.original is not None:
             if document.doc_type == "note":
@@ -332,7 +336,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
             except CliError as error:
                 failures.append(error)
                 out.note(f"kb rm: {error.message}")
-                if error.status is not Exit.NOT_FOUND:
+                if not isinstance(error, NotFound):
                     if untried := options.documents[place:]:
                         out.note(f"kb rm: stopped here; not removed: {', '.join(untried)}")
                     break

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from kb_cli.config import engine
 from kb_cli.documents import collection_and_tags
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import CliError, Exit, NotFound, Output, counted
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     GET_DOCUMENT,
@@ -130,7 +130,7 @@ def _restore(client: EngineClient, options: argparse.Namespace, out: Output) -> 
         path = {"document_id": options.document}
         latest = client.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1)).versions
         if not latest:
-            raise CliError(Exit.NOT_FOUND, f"no earlier version of document {options.document} is kept")
+            raise NotFound(f"no earlier version of document {options.document} is kept")
         version = latest[0].version
     place = {"document_id": options.document, "version": version}
     restored = client.call(RESTORE_VERSION, path=place)

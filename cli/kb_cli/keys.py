@@ -14,7 +14,7 @@ import msgspec
 
 from kb_cli.config import engine, read
 from kb_cli.documents import check_collections
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, NotFound, Output
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_config.shared import Keys, keys_file
 from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
@@ -48,8 +48,8 @@ class KeyView(msgspec.Struct, kw_only=True):
     expires: datetime | None
     revoked: datetime | None
     rights: list[str]
-    collections: list[str] | None
-    toolsets: list[str] | None
+    collections: Sequence[str] | None
+    toolsets: Sequence[str] | None
     quotas: Quotas
     token: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -95,9 +95,7 @@ def _note_absent(names: Sequence[str], options: argparse.Namespace, out: Output)
         for name in names:
             try:
                 check_collections(client, [tag_of(name)], advice="; the key reaches it once it exists")
-            except CliError as error:
-                if error.status is not Exit.NOT_FOUND:
-                    raise
+            except NotFound as error:
                 out.note(error.message)
 
 
@@ -165,18 +163,8 @@ def _list(keys: Sequence[Key], out: Output) -> None:
 
 
 def _view(key: Key) -> KeyView:
-    return KeyView(
-        id=key.id,
-        name=key.name,
-        state=key.state(datetime.now(UTC)),
-        created=key.created,
-        expires=key.expires,
-        revoked=key.revoked,
-        rights=sorted(key.rights),
-        collections=None if key.collections is None else list(key.collections),
-        toolsets=None if key.toolsets is None else list(key.toolsets),
-        quotas=key.quotas,
-    )
+    same = {name: getattr(key, name) for name in KeyView.__struct_fields__ if name in Key.__struct_fields__}
+    return KeyView(**same | {"state": key.state(datetime.now(UTC)), "rights": sorted(key.rights)})
 
 
 def _given(values: list[str] | None) -> tuple[str, ...] | None:

@@ -70,6 +70,13 @@ class CliError(Exception):
         self.message = message
 
 
+class NotFound(CliError):
+    """There is no such document, job or collection."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Exit.NOT_FOUND, message)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message that suggests the nearest of `known`; empty if none is near."""
     near = get_close_matches(name, list(known), n=1)

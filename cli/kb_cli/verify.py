@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
 
 from kb_cli.config import client_settings, engine
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import CliError, Exit, NotFound, Output, counted
 from kb_config.shared import addresses
 from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
 from kb_verify import Promise, Results, Status, SuiteError, Target
@@ -71,12 +72,9 @@ def _check_base(options: argparse.Namespace) -> None:
     with engine(options, user=f"verify {uuid4()}") as client:
         status = client.call(GET_STATUS)
         collections = 0
-        try:
-            if not options.erase:
+        if not options.erase:
+            with suppress(NotFound):  # an engine need not serve collections
                 collections = len(client.call(LIST_COLLECTIONS).collections)
-        except CliError as error:
-            if error.status is not Exit.NOT_FOUND:  # an engine need not serve collections
-                raise
     waiting = status.queue.queued + status.queue.running
     if (status.documents.total or waiting or collections) and not options.erase:
         raise CliError(

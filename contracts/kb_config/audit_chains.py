@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,11 +150,8 @@ def _entry(line: bytes) -> Entry | None:
 
 def head_of(chain: str, path: Path) -> Head | None:
     """Return the last line of a file of a chain, if it is valid."""
-    last = None
-    for line in _lines(path):
-        last = line
-    parts = _LINE.match(last) if last else None
-    entry = _entry(last) if last else None
+    last = next(iter(deque(_lines(path), maxlen=1)), b"")
+    parts, entry = _LINE.match(last), _entry(last)
     return Head(chain, entry.number, parts["hash"].decode()) if parts and entry else None
 
 

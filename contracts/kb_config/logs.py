@@ -44,7 +44,6 @@ _MIN_SECRET = 4
 _TOKENS = re.compile(r"\bkb_[0-9a-f]{8}_[\w-]{43}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", re.ASCII)
 """Keys of kb and JSON Web Tokens. They are redacted even if not configured: any text may quote one."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-_STANDARD_FIELDS = frozenset({"timestamp", "level", "message", "logger"})
 _WAITING_LINES = 10_000
 _GATHER_SECONDS = 0.02
 _FLUSH_SECONDS = 1.0
@@ -74,9 +73,8 @@ class JsonFormatter(logging.Formatter):
 
     def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
         """Return the line of `format` for such a record at level `info`, at less than half the cost."""
-        entry = {**_standard_fields(time.time(), "INFO", message, logger), **fields}
-        if not _STANDARD_FIELDS.isdisjoint(fields):
-            entry |= _standard_fields(time.time(), "INFO", message, logger)
+        standard = _standard_fields(time.time(), "INFO", message, logger)
+        entry = {**standard, **fields, **standard}  # first in order, and no field overrides them
         return self._redacted(self._line(entry))
 
     def _redacted(self, line: str) -> str:

@@ -441,12 +441,8 @@ def _failure(status: int, codes: tuple[str, ...]) -> Json:
 def _schemas(operations: Iterable[AnyOperation]) -> Json:
     used: dict[type[msgspec.Struct], None] = {Problem: None}
     for operation in operations:
-        if not operation.answers_file:
-            used[operation.response_model] = None
-        if operation.accepted is not None:
-            used[operation.accepted] = None
-        if operation.body is not None:
-            used[operation.body] = None
+        answer = None if operation.answers_file else operation.response_model
+        used |= dict.fromkeys(filter(None, (answer, operation.accepted, operation.body)))
     _, components = msgspec.json.schema_components(list(used), ref_template=_SCHEMA)
     # A response has every member except those that may be unset, so a default never applies.
     for model in _descendants(models.Response):

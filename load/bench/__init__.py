@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
+
+from kb_config.parts import imported
 
 
 class Benchmark(NamedTuple):
@@ -90,8 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def function_of(name: str) -> Callable[..., Any]:
     """Import the module of a benchmark and return its function."""
-    module, _, function = BENCHMARKS[name].run.partition(":")
-    run: Callable[..., Any] = getattr(import_module(f"bench.{module}"), function)
+    run: Callable[..., Any] = imported(f"bench.{BENCHMARKS[name].run}")
     return run
 
 

@@ -164,8 +164,7 @@ def set_of(source: Source, files: Mapping[str, str]) -> Set:
     for stem, page in pages.items():
         questions += _links("\n".join(page.lines), stem, pages, targets)
     questions += chain.from_iterable(_changes(text, pages, targets) for text in notes)
-    wanted = Counter(question.text.lower() for question in questions)
-    alone = [question for question in questions if wanted[question.text.lower()] == 1]
+    alone = _unique(questions)
     gone = {(each.answer, each.text) for each in alone if each.kind == "titles"}
     documents = {}
     for stem, page in pages.items():
@@ -261,8 +260,12 @@ def _code_set(files: Mapping[str, str]) -> Set:
             title = f"{name.removesuffix('.py').replace('/', '.')}.{node.name}"
             documents[title] = (title, source.replace(first, "", 1))
             questions.append(Question(wanted, "docstrings", title))
+    return Set(documents, _unique(questions))
+
+
+def _unique(questions: Sequence[Question]) -> list[Question]:
     counts = Counter(question.text.lower() for question in questions)
-    return Set(documents, [each for each in questions if counts[each.text.lower()] == 1])
+    return [each for each in questions if counts[each.text.lower()] == 1]
 
 
 def _write_lines(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
@@ -414,7 +417,7 @@ def run_weak(
             whole = Path(scratch) / f"{name}-whole"
             nothing = Path(scratch) / f"{name}.jsonl"
             whole_set(home, whole)
-            foreign = chain.from_iterable(_questions(homes[each]) for each in sets if each != name)
+            foreign = (row["text"] for each in sets if each != name for row in _queries(homes[each]))
             _write_lines(nothing, [{"question": text} for text in unanswered(whole, foreign)])
             note(f"{name}: asking")
             judged[name] = _judged(whole, "--unanswerable", str(nothing))
@@ -426,18 +429,17 @@ def whole_set(home: Path, folder: Path) -> None:
     """Write both parts of a set without the questions from release notes."""
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text((home / "tuning" / "corpus.jsonl").read_text("utf-8"), "utf-8")
-    rows = [row for half in HALVES for row in _read_lines(home / half / "queries.jsonl")]
-    _write_lines(folder / "queries.jsonl", [row for row in rows if not row["_id"].startswith("changes")])
+    _write_lines(folder / "queries.jsonl", list(_queries(home)))
     judged = [(home / half / "qrels" / "test.tsv").read_text("utf-8").partition("\n") for half in HALVES]
     lines = [line for _, _, own in judged for line in own.splitlines(True) if not line.startswith("changes")]
     (folder / "qrels" / "test.tsv").write_text(judged[0][0] + "\n" + "".join(lines), "utf-8")
 
 
-def _questions(home: Path) -> Iterator[str]:
+def _queries(home: Path) -> Iterator[dict[str, Any]]:
     for half in HALVES:
         for row in _read_lines(home / half / "queries.jsonl"):
             if not row["_id"].startswith("changes"):
-                yield row["text"]
+                yield row
 
 
 def unanswered(folder: Path, questions: Iterable[str]) -> list[str]:

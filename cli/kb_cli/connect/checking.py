@@ -11,16 +11,11 @@ from kb_cli.connect.clients import CLIENTS, Machine
 from kb_cli.connect.connect_command import ADVICE, server_of, state_of
 from kb_cli.connect.editing import NotEditable, member_of
 from kb_cli.doctor import Finding
-from kb_cli.output import CliError
-from kb_config.settings import SettingsError
 
 
 def clients(options: argparse.Namespace) -> Iterator[Finding]:
     """Yield whether each installed client is configured for kb."""
-    try:
-        server = server_of(options)
-    except (SettingsError, CliError):
-        return
+    server = server_of(options)
     machine = Machine(Path.home(), os.environ)
     for name, client in CLIENTS.items():
         file = client.file(machine)

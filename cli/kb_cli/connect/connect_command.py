@@ -8,8 +8,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from difflib import unified_diff
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -21,7 +21,7 @@ import tomlkit
 
 from kb_cli.config import is_set, read, server_base
 from kb_cli.connect.clients import CLIENTS, Client, Entry, Machine, Server, authorization, leads_to, merged
-from kb_cli.connect.editing import NotEditable, member_of, with_member, without_member
+from kb_cli.connect.editing import NotEditable, member_of, nested, with_member, without_member
 from kb_cli.output import CliError, Exit, Output, confirmed
 from kb_config.settings import SettingsError
 from kb_server.settings import ServerSettings
@@ -227,9 +227,7 @@ def server_of(options: argparse.Namespace, *, url: str | None = None) -> Server:
 
 def _show(client: Client, entries: Entry, file: Path, out: Output) -> None:
     """Print the entry for manual configuration, with the key."""
-    value: Entry = entries
-    for key in reversed(client.place):
-        value = {key: value}
+    value = nested(client.place, entries)
     if not out.answered(value):
         text = tomlkit.dumps(value) if client.format == "toml" else json.dumps(value, indent=2)
         out.text(f"{file}:\n\n{text.rstrip()}")
@@ -266,11 +264,8 @@ def _text_of(file: Path) -> str:
 
 
 def _write(file: Path, before: str, text: str) -> None:
-    """Replace the content of the file atomically.
-    Raises CliError: another program has changed it, or it cannot be written; it is then unchanged.
-    """
-    try:
-        _check_unchanged(file, before)
+    """Replace the content of the file atomically. Raises `CliError` as `_changing` does."""
+    with _changing(file, before):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=file.name) as folder:
             new = Path(folder, file.name)
@@ -282,12 +277,10 @@ def _write(file: Path, before: str, text: str) -> None:
                 opened.flush()
                 os.fsync(opened.fileno())
             new.replace(file)
-    except OSError as error:
-        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error
 
 
 def _write_skill(file: Path, before: str, text: str) -> None:
-    """Write or remove the skill; its folder goes when it is empty. Raises `CliError` as `_write` does."""
+    """Write or remove the skill; its folder goes when it is empty. Raises `CliError` as `_changing` does."""
     if text:
         _write(file, before, text)
         return
@@ -311,14 +304,17 @@ def _is_own(file: Path, text: str, client: Client, names: Iterable[str]) -> bool
 
 
 def _remove(file: Path, before: str) -> None:
-    """Remove the file. Raises `CliError` as `_write` does."""
-    try:
-        _check_unchanged(file, before)
+    """Remove the file. Raises `CliError` as `_changing` does."""
+    with _changing(file, before):
         file.unlink()
-    except OSError as error:
-        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error
 
 
-def _check_unchanged(file: Path, before: str) -> None:
+@contextmanager
+def _changing(file: Path, before: str) -> Iterator[None]:
+    """Raises CliError: another program has changed the file, or the block failed; it is then unchanged."""
     if _text_of(file) != before:
         raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
+    try:
+        yield
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error

@@ -153,12 +153,12 @@ def _restored(value: Any, pair: str) -> Any:
 def _put_into_json(text: str, place: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
     keys = (*place, name)
     if not text.removeprefix(_MARK).strip():
-        return json.dumps(_nested(keys, value), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(nested(keys, value), indent=2, ensure_ascii=False) + "\n"
     layout = _Layout(text)
     found = layout.root
     for depth, key in enumerate(keys):
         if key not in (names := layout.names(found)):
-            return layout.inserted(found, key, _nested(keys[depth + 1 :], value))
+            return layout.inserted(found, key, nested(keys[depth + 1 :], value))
         inner = found.values[names.index(key)]
         if depth == len(keys) - 1:
             return layout.replaced(inner, value)
@@ -167,7 +167,8 @@ def _put_into_json(text: str, place: Sequence[str], name: str, value: Mapping[st
     raise AssertionError(keys)
 
 
-def _nested(keys: Sequence[str], value: Mapping[str, Any]) -> Mapping[str, Any]:
+def nested(keys: Sequence[str], value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object with `value` at the path of members `keys`, the outermost first."""
     for key in reversed(keys):
         value = {key: value}
     return value

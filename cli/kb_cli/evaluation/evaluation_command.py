@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kb_cli.config import engine
-from kb_cli.evaluation.bases import Base, RunningBase, ScratchBase, scratch_base
+from kb_cli.evaluation.bases import Base, RunningBase, scratch_base
 from kb_cli.evaluation.dataset import Dataset, Question, own_questions
 from kb_cli.evaluation.metrics import Difference, Interval, scores_of
-from kb_cli.evaluation.proposals import proposed, worst
+from kb_cli.evaluation.proposals import Worst, proposed, worst
 from kb_cli.evaluation.runs import (
     MAIN,
     MODES,
@@ -21,7 +21,6 @@ from kb_cli.evaluation.runs import (
     Comparison,
     Figures,
     Judged,
-    by_kind,
     compare,
     figures,
     read_run,
@@ -56,20 +55,26 @@ def run(options: argparse.Namespace, out: Output) -> None:
             raise CliError(Exit.USAGE, f"{path}: there is no such folder")
     plot = _plotter(options.plot)
     unanswerable = _unanswerable(options.unanswerable)
+    low: list[Worst] = []
     if options.from_base:
-        _from_base(options, unanswerable, plot, out)
-        return
-    dataset = Path(options.dataset)
-    if dataset.is_dir():
-        judged = _on_scratch(options, dataset, unanswerable, out)
+        name = "headings of the base"
+        judged, low = _on_headings(options, unanswerable, out)
     else:
-        judged = _on_running(options, dataset, unanswerable, out)
+        name = Path(options.dataset).name
+        measure = _on_scratch if Path(options.dataset).is_dir() else _on_running
+        judged = measure(options, Path(options.dataset), unanswerable, out)
     if options.output is not None:
         write_run(Path(options.output), judged)
     found = figures(judged, options.seed)
-    plot(found, dataset.name)
-    if not out.answered(found):
+    plot(found, name)
+    if not out.answered({"figures": found, "worst": low} if options.from_base else found):
         _print(found, out)
+        if low:
+            rows = [
+                [each.question[:_QUESTION_CHARS], each.document, f"{each.ndcg:.3f}", each.reason]
+                for each in low
+            ]
+            out.table(["worst questions", "document", MAIN, "reason"], rows)
 
 
 def _on_scratch(
@@ -80,13 +85,9 @@ def _on_scratch(
         raise CliError(Exit.USAGE, why)
     dataset = Dataset.read(folder, options.queries)
     with scratch_base(options) as base:
-        _take_in(base, dataset, out)
+        with _progress(out, "documents", dataset.documents) as advance:
+            base.take_in(dataset, advance)
         return _ask(base, [*dataset.questions, *unanswerable], out)
-
-
-def _take_in(base: ScratchBase, dataset: Dataset, out: Output) -> None:
-    with _progress(out, "documents", dataset.documents) as advance:
-        base.take_in(dataset, advance)
 
 
 def _on_running(
@@ -100,30 +101,15 @@ def _on_running(
         return _ask(base, [*base.questions(own), *unanswerable], out)
 
 
-def _from_base(
-    options: argparse.Namespace,
-    unanswerable: Sequence[Question],
-    plot: Callable[[Mapping[m.Mode, Figures], str], None],
-    out: Output,
-) -> None:
+def _on_headings(
+    options: argparse.Namespace, unanswerable: Sequence[Question], out: Output
+) -> tuple[list[Judged], list[Worst]]:
     with engine(options) as client:
-        base = RunningBase(client)
-        documents = list(base.client.documents())
+        documents = list(client.documents())
         questions = proposed(client, documents, options.questions, options.seed)
-        judged = _ask(base, [*questions, *unanswerable], out)
-    if options.output is not None:
-        write_run(Path(options.output), judged)
-    found = figures(judged, options.seed)
-    plot(found, "headings of the base")
+        judged = _ask(RunningBase(client), [*questions, *unanswerable], out)
     titles = {str(document.id): document.title for document in documents}
-    low = worst([each for each in judged if each.gains], titles)
-    if not out.answered({"figures": found, "worst": low}):
-        _print(found, out)
-        rows = [
-            [each.question[:_QUESTION_CHARS], each.document, f"{each.ndcg:.3f}", each.reason] for each in low
-        ]
-        if rows:
-            out.table(["worst questions", "document", MAIN, "reason"], rows)
+    return judged, worst([each for each in judged if each.gains], titles)
 
 
 def _unanswerable(name: str | None) -> list[Question]:
@@ -175,7 +161,8 @@ def _print(found: Mapping[m.Mode, Figures], out: Output) -> None:
     header = ["mode", *found["hybrid"].means(), "p50 ms", "p95 ms", "weak: false alarms", "weak: missed"]
     out.table(header, rows, title=f"{found['hybrid'].questions} questions")
     rows = []
-    for name, kinds in by_kind(found):
+    for name in found["hybrid"].kinds:
+        kinds = {mode: each.kinds[name] for mode, each in found.items()}
         over = kinds["hybrid"].over_better_half
         cells = [_with_interval(kind.ndcg, kind.interval) for kind in kinds.values()]
         rows.append([name, str(kinds["hybrid"].questions), *cells, _difference(over) if over else ""])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -234,9 +234,3 @@ def read_run(path: Path) -> list[Judged]:
             raise line.wrong("a metric is missing; write the run again with `kb eval --output`")
         run.append(judged)
     return run
-
-
-def by_kind(found: Mapping[m.Mode, Figures]) -> Iterator[tuple[str, dict[m.Mode, Kind]]]:
-    """Yield each kind of question with its figures in each mode."""
-    for name in found["hybrid"].kinds:
-        yield name, {mode: found[mode].kinds[name] for mode in MODES}

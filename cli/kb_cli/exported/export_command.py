@@ -16,7 +16,7 @@ from kb_cli.client import EngineClient
 from kb_cli.config import base_failures, engine, offline_embedder, read
 from kb_cli.documents import check_collections, labels, save_original
 from kb_cli.exported import layout
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import CliError, Exit, NotFound, Output, counted
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
@@ -96,9 +96,7 @@ def _export_one(client: EngineClient, number: int, folder: Path) -> bool:
                 if not more.chunks or more.version != document.version:
                     break
                 chunks += more.chunks
-        except CliError as error:
-            if error.status != Exit.NOT_FOUND:
-                raise
+        except NotFound:
             return False
         if document.doc_type == "note" and document.text is UNSET:
             raise CliError(
@@ -119,9 +117,7 @@ def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
     """Yield the descriptions of collections; none if the engine does not serve RAGler's operations."""
     try:
         listed = client.call(LIST_COLLECTIONS).collections
-    except CliError as error:
-        if error.status != Exit.NOT_FOUND:
-            raise
+    except NotFound:
         return
     for each in listed:
         if each.description:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from kb_cli.documents import sha256_of
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.search import headings_of
@@ -162,8 +163,7 @@ def original_of(path: Path, document: ExportedDocument) -> Path | None:
         return None
     kept = path.parent / document.original
     try:
-        with kept.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(kept)
     except OSError as error:
         raise NotAnExport(f"{kept}: {error.strerror}") from error
     if digest != document.sha256:

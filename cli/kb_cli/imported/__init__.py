@@ -29,6 +29,11 @@ NAMES: dict[Kind, str] = {
     "bookmarks": "an export of bookmarks",
 }
 
+
+class NotOfKind(ValueError):
+    """The file is no such export; the message has the reason."""
+
+
 PART = Part(commands=(
     Command("import", "add", "kb_cli.imported.import_command:run", "import an export or other data", (
         *ENGINE,

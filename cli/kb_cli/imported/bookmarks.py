@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from kb_cli.imported import NotOfKind
+
 KIND: Literal["bookmarks"] = "bookmarks"
 LARGEST = 64 * 2**20
 """Maximum size of an export, in bytes."""
@@ -35,10 +37,6 @@ _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 _LONGEST_URL = 8_000
 
 
-class NoBookmarks(ValueError):
-    """The file is no such export; the message has the reason."""
-
-
 class Bookmark(NamedTuple):
     """An address; `time` is RFC 3339, or empty."""
 
@@ -52,16 +50,16 @@ def read(path: Path) -> list[Bookmark]:
     """Return the bookmarks of a file, each address once.
 
     Raises:
-        NoBookmarks: it has none, or is too large.
+        NotOfKind: it has none, or is too large.
         OSError: the file cannot be read.
     """
     if (size := path.stat().st_size) > LARGEST:
-        raise NoBookmarks(f"{size:,} bytes are too many; at most {LARGEST:,} are read")
+        raise NotOfKind(f"{size:,} bytes are too many; at most {LARGEST:,} are read")
     text = path.read_bytes().decode("utf-8-sig", "replace")
     try:
         rows = [{name.strip().lower(): value for name, value in row.items()} for row in _rows(path, text)]
     except (ValueError, RecursionError, AttributeError, csv.Error) as error:
-        raise NoBookmarks(str(error)) from error
+        raise NotOfKind(str(error)) from error
     found: dict[str, Bookmark] = {}
     for row in rows:
         values = {field: _first(row, names) for field, names in _FIELDS.items()}
@@ -70,10 +68,10 @@ def read(path: Path) -> list[Bookmark]:
             title = " ".join(_text(values["title"]).split())
             found.setdefault(
                 url,
-                Bookmark(url, "" if title == url else title, _tags(values["tags"]), _time(values["time"])),
+                Bookmark(url, "" if title == url else title, _tags(values["tags"]), time_of(values["time"])),
             )
     if not found:
-        raise NoBookmarks("no link of HTML, column url of CSV or list with url of JSON is in it")
+        raise NotOfKind("no link of HTML, column url of CSV or list with url of JSON is in it")
     return list(found.values())
 
 
@@ -106,10 +104,13 @@ def _text(value: Any) -> str:
     return str(value or "").encode("utf-8", "replace").decode()
 
 
-def _time(value: Any) -> str:
+def time_of(value: Any) -> str:
+    """Return a moment, in seconds since 1970 or ISO 8601, as RFC 3339; empty if it is absent or invalid."""
     try:
-        text = str(value or "").strip()
-        moment = datetime.fromtimestamp(int(text), UTC) if text.isdecimal() else datetime.fromisoformat(text)
+        if isinstance(value, float) or (text := str(value or "").strip()).isdecimal():
+            moment = datetime.fromtimestamp(float(value), UTC)
+        else:
+            moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
         return ""
     if moment.tzinfo is None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import msgspec
 
@@ -25,7 +26,7 @@ from kb_cli.add import Adding, Found, Progress, Result, Written, fetched, is_url
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exported import export_command
-from kb_cli.imported import NAMES, Kind, bookmarks, markdown, memories
+from kb_cli.imported import NAMES, Kind, NotOfKind, bookmarks, markdown, memories
 from kb_cli.imported.detection import kind_of
 from kb_cli.output import CliError, Exit, Output
 from kb_cli.properties import Details
@@ -33,6 +34,8 @@ from kb_cli.sync.folder import Folder
 from kb_cli.sync.sync_command import planned_for
 from kb_contracts.api import models as m
 from kb_server.collection_tags import tags_for_submission
+
+T = TypeVar("T")
 
 _MEMORIES_GO_TO = "memory"
 
@@ -78,14 +81,18 @@ def run(options: argparse.Namespace, out: Output) -> int:
     return _import_folder(place, kind, options, out)
 
 
-def _import_memories(place: Path, options: argparse.Namespace, out: Output) -> int:
-    tags = labels(options, lambda name, tags: tags_for_submission(name or _MEMORIES_GO_TO, tags))
+def _read(read: Callable[[Path], T], place: Path, kind: Kind) -> T:
     try:
-        found = list(memories.texts(memories.read(place), len(tags)))
-    except memories.NoMemories as error:
-        raise CliError(Exit.FAILED, f"{place} is no export of mcp-memory-service: {error}") from error
+        return read(place)
+    except NotOfKind as error:
+        raise CliError(Exit.FAILED, f"{place} is not {NAMES[kind]}: {error}") from error
     except OSError as error:
         raise CliError(Exit.FAILED, f"{place}: {error.strerror}") from error
+
+
+def _import_memories(place: Path, options: argparse.Namespace, out: Output) -> int:
+    tags = labels(options, lambda name, tags: tags_for_submission(name or _MEMORIES_GO_TO, tags))
+    found = list(memories.texts(_read(memories.read, place, memories.KIND), len(tags)))
     texts = [each for each in found if isinstance(each, Written)]
     refused = [each for each in found if isinstance(each, Result)]
     if options.dry_run:
@@ -97,12 +104,7 @@ def _import_memories(place: Path, options: argparse.Namespace, out: Output) -> i
 
 def _import_bookmarks(place: Path, options: argparse.Namespace, out: Output) -> int:
     tags = labels(options, tags_for_submission)
-    try:
-        found = bookmarks.read(place)
-    except bookmarks.NoBookmarks as error:
-        raise CliError(Exit.FAILED, f"{place} is no export of bookmarks: {error}") from error
-    except OSError as error:
-        raise CliError(Exit.FAILED, f"{place}: {error.strerror}") from error
+    found = _read(bookmarks.read, place, bookmarks.KIND)
     refused = [
         Result(each.url, "skipped", reason="it is no address of the web")
         for each in found

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,8 @@ import msgspec
 
 from kb_cli import foreign_tags
 from kb_cli.add import Result, Written
+from kb_cli.imported import NotOfKind
+from kb_cli.imported.bookmarks import time_of
 from kb_cli.properties import Details
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
@@ -27,10 +28,6 @@ from kb_contracts.semantics.documents import check_metadata
 KIND: Literal["mcp-memory-service"] = "mcp-memory-service"
 LARGEST = 256 * 2**20
 """Maximum size of an export, which is read as a whole, in bytes."""
-
-
-class NoMemories(ValueError):
-    """The file is not an export of mcp-memory-service; the message has the reason."""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -52,18 +49,18 @@ def read(path: Path) -> list[Any]:
     Exports may have NaN and halves of surrogate pairs: only the memory concerned fails, not the whole file.
 
     Raises:
-        NoMemories: it is not JSON, has no memories, or is too large.
+        NotOfKind: it is not JSON, has no memories, or is too large.
         OSError: the file cannot be read.
     """
     if (size := path.stat().st_size) > LARGEST:
-        raise NoMemories(f"{size:,} bytes are too many; export in parts, of at most {LARGEST:,} bytes")
+        raise NotOfKind(f"{size:,} bytes are too many; export in parts, of at most {LARGEST:,} bytes")
     try:
         export = json.loads(path.read_bytes().decode("utf-8-sig", "surrogateescape"))
     except (ValueError, RecursionError) as error:
-        raise NoMemories(str(error)) from error
+        raise NotOfKind(str(error)) from error
     found = export.get("memories") if isinstance(export, dict) else None
     if not isinstance(found, list):
-        raise NoMemories("it has no list of memories")
+        raise NotOfKind("it has no list of memories")
     return found
 
 
@@ -99,8 +96,8 @@ def _details(memory: Memory, taken: int) -> Details:
         "memory_type": memory.memory_type,
         "content_hash": memory.content_hash,
         "store": memory.store,
-        "created": _time(memory.created_at),
-        "updated": _time(memory.updated_at),
+        "created": time_of(memory.created_at),
+        "updated": time_of(memory.updated_at),
         **foreign_tags.noted(left_out),
     }
     base = {"imported_from": KIND, **{name: value for name, value in known.items() if value}}
@@ -111,12 +108,3 @@ def _details(memory: Memory, taken: int) -> Details:
         metadata = base
         notes.append(f"its own metadata are left out: {error.detail}")
     return Details(tags=kept, metadata=metadata, notes=notes)
-
-
-def _time(seconds: float | None) -> str | None:
-    """Return the time as RFC 3339, or None if it is absent or outside the calendar."""
-    try:
-        moment = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return None if moment is None else moment.isoformat().replace("+00:00", "Z")

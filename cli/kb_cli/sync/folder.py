@@ -6,7 +6,6 @@ syntax; a deeper file overrides a higher one, and `.kbignore` overrides `.gitign
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from kb_cli.add import SOURCE_PATH_CHARS, Found
+from kb_cli.documents import sha256_of
 from kb_cli.exclusion import exclusion
 from kb_cli.output import CliError, Exit
 from kb_cli.sync.source import Listing
@@ -77,7 +77,7 @@ class Folder:
                     listing.left_out[source] = reason
                     continue
                 else:
-                    digest = _digest(path)
+                    digest = sha256_of(path)
             except OSError as error:
                 listing.unreadable[source] = error.strerror or str(error)
                 continue
@@ -137,8 +137,3 @@ def _is_ignored(path: Path, is_folder: bool, rules: Rules) -> bool:
         if ignored is not None:
             return ignored
     return False
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

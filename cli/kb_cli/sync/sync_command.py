@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ import msgspec
 from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, status_of
 from kb_cli.config import ClientSettings, engine, read
 from kb_cli.documents import labels
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import CliError, Exit, NotFound, Output, counted
 from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Leaving, Plan, plan
 from kb_cli.sync.source import LeftOut, Listing, Source, Unavailable, Unchanged
@@ -238,15 +239,9 @@ def _opened(
 
 
 def _take_off(client: EngineClient, leaving: Leaving) -> None:
-    try:
-        client.call(
-            REMOVE_SOURCE,
-            path={"document_id": leaving.document_id},
-            query=SourceQuery(source_path=leaving.source),
-        )
-    except CliError as error:
-        if error.status is not Exit.NOT_FOUND:  # it has been removed already
-            raise
+    query = SourceQuery(source_path=leaving.source)
+    with suppress(NotFound):  # it has been removed already
+        client.call(REMOVE_SOURCE, path={"document_id": leaving.document_id}, query=query)
 
 
 def _summary(planned: Plan) -> str:

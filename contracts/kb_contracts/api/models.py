@@ -46,6 +46,8 @@ MAX_CURSOR_CHARS = 262_144
 MAX_CITATION_CHARS = 1_000
 """Maximum length of a citation written as one line, in characters."""
 
+UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+"""Pattern of a UUID in small letters."""
 NOT_BLANK = r"[^\s\x1c-\x1f\x85\ufeff]"
 """Pattern of a text with at least one visible character. It covers the white space of every regex dialect."""
 
@@ -337,7 +339,7 @@ class Citation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     document: Annotated[
         str,
         Meta(
-            pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
+            pattern=rf"^{UUID}$(?!\n)",
             description="the document's uid",
             examples=["3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"],
         ),

@@ -163,7 +163,7 @@ class StatusQuery(m.Request):
 DOCUMENT_KEY = Annotated[
     str,
     Meta(
-        pattern=r"^([1-9][0-9]{0,18}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$(?!\n)",
+        pattern=rf"^([1-9][0-9]{{0,18}}|{m.UUID})$(?!\n)",
         description="the document's number or its uid",
         examples=["42"],
     ),
@@ -172,7 +172,7 @@ NOTE_ID = m.DocumentId
 JOB_ID = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
+        pattern=rf"^{m.UUID}$(?!\n)",
         description="the job's UUID",
         examples=["3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"],
     ),

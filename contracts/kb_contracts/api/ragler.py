@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kb_contracts.api.models import MAX_TAGS, Count, Query, Ranking, Request, Response, Score, Tag
+from kb_contracts.api.models import MAX_TAGS, UUID, Count, Query, Ranking, Request, Response, Score, Tag
 
 USER_ID = "X-User-ID"
 """The header with the user on whose behalf a call is made; rate limits count by it."""
@@ -52,7 +52,7 @@ SourceType = Literal["confluence", "web", "manual"]
 CollectionId = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
+        pattern=rf"^{UUID}$(?!\n)",
         description="the collection's UUID",
         examples=["964e0c5d-3fcb-54d9-9ca7-93a92ef721e3"],
     ),

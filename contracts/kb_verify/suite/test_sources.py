@@ -11,6 +11,7 @@ from kb_contracts.api import operations as ops
 from kb_verify.client import Client, cancelled, fresh_key, long_note, problem
 
 DOCUMENTS: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
+FILE = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
 MEMORY: dict[str, Any] = {"tags": ["collection:memory"], "dedup_scope": "collection:memory"}
 
 
@@ -148,8 +149,7 @@ def test_of_a_source_that_met_another_by_a_move_one_document_stays(kb: Client) -
 
 def test_a_note_becomes_a_file_under_its_source_path(kb: Client) -> None:
     note = sent(kb, "granite", "a.md").document_id
-    fields = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
-    ended = kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **fields))
+    ended = kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **FILE))
     assert (ended.outcome, ended.document_id) == ("replaced", note)
     document = kb.call(ops.GET_DOCUMENT, note)
     assert (document.doc_type, document.filename) == ("markdown", "a.md")
@@ -186,9 +186,8 @@ def test_what_was_also_submitted_without_a_source_outlives_the_last(kb: Client) 
 
 def test_a_file_that_was_submitted_without_a_source_is_not_taken_over(kb: Client) -> None:
     """The file was sent for itself, and remains when a folder that also holds it loses it."""
-    fields = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
-    document = kb.ended(kb.send("a.md", b"basalt", None, **fields)).document_id
-    assert kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **fields)).document_id == document
+    document = kb.ended(kb.send("a.md", b"basalt", None, **FILE)).document_id
+    assert kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **FILE)).document_id == document
     assert kb.call(ops.REMOVE_SOURCE, document, params={"source_path": "a.md"}).documents == 0
 
 

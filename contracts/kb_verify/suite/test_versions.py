@@ -8,6 +8,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_verify.client import Client, decode, fresh_key, problem
 
+FILE = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
 SOURCE: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
 ABSENT = "00000000-0000-4000-8000-00000000ffff"
 
@@ -82,11 +83,7 @@ def test_what_stands_already_is_not_restored_again(kb: Client) -> None:
 
 def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
     """Its passages, with headings and offsets, without sending the file again."""
-    source = {
-        "source_path": "a.md",
-        "tags": '["collection:documents"]',
-        "dedup_scope": "collection:documents",
-    }
+    source = {**FILE, "source_path": "a.md"}
     document = kb.file("a.md", b"# Stone\n\nGranite is hard.\n\n# Water\n\nRivers are wet.\n", **source)
     before = kb.call(ops.GET_DOCUMENT, document)
     other = {**source, "tags": '["collection:documents", "new"]', "metadata": '{"n": 1}'}
@@ -110,8 +107,7 @@ def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
 def test_a_note_that_became_a_file_of_the_same_bytes_is_a_note_again(kb: Client) -> None:
     text = "granite quarry"
     note = kb.stored_note(text, title="a.md", source_path="a.md", **SOURCE)
-    fields = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
-    assert kb.file("a.md", text.encode(), source_path="a.md", title="a.md", **fields) == note.id
+    assert kb.file("a.md", text.encode(), source_path="a.md", title="a.md", **FILE) == note.id
     after = restored(kb, note.id, note.version)
     assert (after.doc_type, after.format, after.filename) == ("note", note.format, note.filename)
     assert text_of(kb, note.id) == text

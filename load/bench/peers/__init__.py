@@ -10,7 +10,6 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,8 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.corpus import Document
+from kb_config.parts import imported
 
 T = TypeVar("T")
+
+CANDIDATES = 50
+"""Number of passages of each ranking that are fused."""
 
 
 class Peer(ABC):
@@ -89,8 +92,7 @@ PEERS = {
 
 def opener(key: str) -> type[Peer]:
     """Return the class of a peer. Raises ModuleNotFoundError: its packages are not installed."""
-    module, _, name = PEERS[key].place.partition(":")
-    opening: type[Peer] = getattr(import_module(module), name)
+    opening: type[Peer] = imported(PEERS[key].place)
     return opening
 
 

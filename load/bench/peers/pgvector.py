@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, TAG, TOP, Document
-from bench.peers import LoopThread, Peer, fused
+from bench.peers import CANDIDATES, LoopThread, Peer, fused
 from kb_load.postgres import PostgresServer
 
-_CANDIDATES = 50
 _SETTINGS = {"shared_buffers": "1GB", "maintenance_work_mem": "1GB", "synchronous_commit": "on"}
 _TABLES = f"""
 CREATE EXTENSION IF NOT EXISTS vector;
@@ -72,7 +71,7 @@ class Pgvector(Peer):
     async def _search(
         self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None
     ) -> Sequence[int]:
-        depth = TOP if text is None or vector is None else _CANDIDATES
+        depth = TOP if text is None or vector is None else CANDIDATES
         tagged, values = ("", ()) if tag is None else ("AND tag = $3", (tag,))
         rankings = []
         async with self._pool.acquire() as db, db.transaction():

@@ -10,9 +10,8 @@ import qdrant_edge as q
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, TAG, TOP, Document
-from bench.peers import Peer
+from bench.peers import CANDIDATES, Peer
 
-_CANDIDATES = 50
 _AVERAGE_LENGTH = 70.0
 
 
@@ -66,7 +65,7 @@ class Qdrant(Peer):
             request = q.QueryRequest(TOP, query=query, filter=kept, params=params, with_payload=False)
         else:
             prefetches = [
-                q.Prefetch(_CANDIDATES, query=query, params=params, filter=kept) for query, params in parts
+                q.Prefetch(CANDIDATES, query=query, params=params, filter=kept) for query, params in parts
             ]
             request = q.QueryRequest(TOP, query=q.Fusion.Rrf(60), prefetches=prefetches, with_payload=False)
         return [point.id for point in self._shard.query(request)]

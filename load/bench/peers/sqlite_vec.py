@@ -13,10 +13,9 @@ import sqlite_vec
 from numpy.typing import NDArray
 
 from bench.corpus import DIMENSIONS, TAG, TOP, Document
-from bench.peers import Peer, fused
+from bench.peers import CANDIDATES, Peer, fused
 from kb_engine.index.words import TOKENIZER
 
-_CANDIDATES = 50
 _WORDS = (
     "SELECT rowid FROM words WHERE words MATCH ? "
     "AND (? OR rowid IN (SELECT number FROM passages WHERE tagged)) ORDER BY rank LIMIT ?"
@@ -69,7 +68,7 @@ class SqliteVec(Peer):
         self._db.execute("INSERT INTO words (words) VALUES ('optimize')")
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
-        depth = TOP if text is None or vector is None else _CANDIDATES
+        depth = TOP if text is None or vector is None else CANDIDATES
         rankings = []
         if text is not None:
             expression = " OR ".join(re.findall(r"\w+", text))

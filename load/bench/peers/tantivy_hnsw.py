@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from usearch.index import Index
 
 from bench.corpus import DIMENSIONS, PASSAGES_EACH, TAG, TAGGED_EVERY, TOP, Document
-from bench.peers import Peer, fused
-
-_CANDIDATES = 50
+from bench.peers import CANDIDATES, Peer, fused
 
 
 class TantivyHnsw(Peer):
@@ -63,7 +61,7 @@ class TantivyHnsw(Peer):
         self._graph.save(str(self._graph_file))
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
-        depth = TOP if text is None or vector is None else _CANDIDATES
+        depth = TOP if text is None or vector is None else CANDIDATES
         rankings = []
         if text is not None:
             query = self._words.parse_query(text, ["text"])

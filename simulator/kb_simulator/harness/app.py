@@ -36,12 +36,12 @@ from kb_http.mount import (
     is_probe,
     problem_response,
 )
-from kb_http.requests import check_framing, check_origin, check_unrepeated
+from kb_http.requests import check_framing, check_origin, check_unrepeated, token_of, unauthorized
 from kb_simulator.determinism import Clock, ClockMode
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
 from kb_simulator.harness import faults as f
 from kb_simulator.harness.journal import record_request
-from kb_simulator.harness.namespaces import Namespace, Namespaces, bearer
+from kb_simulator.harness.namespaces import Namespace, Namespaces
 from kb_simulator.settings import SimulatorSettings
 
 LOOPBACK = "127.0.0.1"
@@ -99,16 +99,16 @@ def build_app(
 
 def _caller(request: web.Request) -> str:
     """Return a key that separates callers with concurrent requests: the credential and the access headers."""
-    return "\n".join([bearer(request.headers), *request.headers.getall(ACCESS, ())])
+    return "\n".join([token_of(request.headers), *request.headers.getall(ACCESS, ())])
 
 
 def _key_refusal(namespace: Namespace, request: web.Request) -> EngineError | None:
     if not namespace.api_key or is_probe(request):
         return None
-    presented = bearer(request.headers).encode("utf-8", "surrogateescape")
+    presented = token_of(request.headers).encode("utf-8", "surrogateescape")
     if hmac.compare_digest(presented, namespace.api_key.encode()):
         return None
-    return EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
+    return unauthorized()
 
 
 async def _answer(

@@ -124,11 +124,15 @@ class ControlClient:
         return answer.content
 
 
-class ClockControl:
-    """A namespace's clock. Seconds are virtual."""
+class _Part:
+    """A part of the control plane of a namespace."""
 
     def __init__(self, control: ControlClient) -> None:
         self._control = control
+
+
+class ClockControl(_Part):
+    """A namespace's clock. Seconds are virtual."""
 
     def read(self) -> c.ClockInfo:
         return self._control.ask(c.get_clock)
@@ -145,11 +149,8 @@ class ClockControl:
         return self._control.ask(c.set_clock, c.ClockRequest(mode=ClockMode(mode)))
 
 
-class FaultsControl:
+class FaultsControl(_Part):
     """A namespace's faults."""
-
-    def __init__(self, control: ControlClient) -> None:
-        self._control = control
 
     def arm(
         self,
@@ -198,11 +199,8 @@ class FaultsControl:
         return self._control.ask(c.list_faults).faults
 
 
-class JournalControl:
+class JournalControl(_Part):
     """A namespace's journal."""
-
-    def __init__(self, control: ControlClient) -> None:
-        self._control = control
 
     def entries(self, limit: int = 1_000) -> list[Record]:
         """Return the newest entries in order of arrival."""

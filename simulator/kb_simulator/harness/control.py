@@ -19,9 +19,9 @@ from aiohttp.typedefs import Handler as AiohttpHandler
 from msgspec import Meta
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
+from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import AnyOperation, DocumentsQuery, Limit, Method, Operation
-from kb_http.mount import Handler, build_application
+from kb_http.mount import Handler, build_application, problem_response
 from kb_http.requests import Incoming
 from kb_simulator.determinism import ClockMode, rfc3339
 from kb_simulator.engine.jobs import Policy
@@ -409,11 +409,4 @@ async def _own_callers_only(request: web.Request, handler: AiohttpHandler) -> we
         detail = f"Origin {origin!r} may not drive the simulator."
     else:
         return await handler(request)
-    problem = Problem(
-        type="urn:kb:error:forbidden",
-        title="This caller is refused",
-        status=403,
-        code="forbidden",
-        detail=detail,
-    )
-    return web.Response(body=msgspec.json.encode(problem), status=403, content_type=PROBLEM_JSON)
+    return problem_response(EngineError("forbidden", detail))

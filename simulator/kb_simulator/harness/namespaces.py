@@ -8,13 +8,14 @@ Values derived from its seed do not depend on its name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from multidict import istr
+from multidict import MultiMapping, istr
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
+from kb_http.requests import token_of
 from kb_simulator.determinism import Clock, ClockMode, Seeded
 from kb_simulator.engine.jobs import AtOnce, Policy
 from kb_simulator.engine.state import State
@@ -177,18 +178,18 @@ class Namespaces:
         self._by_name[name] = namespace
         return namespace
 
-    def key_for(self, headers: Mapping[str, str]) -> str:
+    def key_for(self, headers: MultiMapping[str]) -> str:
         """The key that a request must send to its namespace; empty if none is required."""
         if (name := headers.get(_HEADER)) is not None:
             found = self._by_name.get(name)
             return found.api_key if found is not None else ""
         return self.chosen_by(headers).api_key
 
-    def chosen_by(self, headers: Mapping[str, str]) -> Namespace:
+    def chosen_by(self, headers: MultiMapping[str]) -> Namespace:
         """Return the namespace that a request selects. Raises EngineError: `invalid_parameter`."""
         if (name := headers.get(_HEADER)) is not None:
             return self.get(name)
-        if self._by_key and (found := self._by_key.get(bearer(headers))) is not None:
+        if self._by_key and (found := self._by_key.get(token_of(headers))) is not None:
             return found
         return self._by_name[DEFAULT]
 
@@ -220,9 +221,3 @@ class Namespaces:
     def release(self) -> None:
         for namespace in self:
             namespace.release()
-
-
-def bearer(headers: Mapping[str, str]) -> str:
-    """The bearer key of a request, or an empty string."""
-    scheme, _, token = headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""

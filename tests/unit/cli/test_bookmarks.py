@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.imported.bookmarks import Bookmark, NoBookmarks, read
+from kb_cli.imported import NotOfKind
+from kb_cli.imported.bookmarks import Bookmark, read
 from kb_cli.output import Exit
 from tests.unit.cli.conftest import Kb, Web
 
@@ -68,7 +69,7 @@ def test_an_export_is_read_by_the_names_of_its_fields(
 )
 def test_a_file_without_addresses_is_refused(tmp_path: Path, kb: Kb, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(NoBookmarks):
+    with pytest.raises(NotOfKind):
         read(tmp_path / name)
     status, _, error = kb("import", str(tmp_path / name))
     assert (status, error.count("\n")) == (Exit.FAILED, 1)

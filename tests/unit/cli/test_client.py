@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from kb_cli.client import WAIT_SECONDS, EngineClient, QueueFull, UnsupportedFormat
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError, Exit, NotFound
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import (
@@ -50,11 +50,12 @@ def job(status: m.JobStatus) -> httpx.Response:
 @pytest.mark.parametrize("code", sorted(ERRORS))
 def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
     """The status is 4 for "not found" and 1 for other refusals, with the engine's or the client's text."""
-    kind = {"queue_full": QueueFull, "unsupported_format": UnsupportedFormat}.get(code, CliError)
+    other = NotFound if code.endswith("_not_found") else CliError
+    kind = {"queue_full": QueueFull, "unsupported_format": UnsupportedFormat}.get(code, other)
     with answering(lambda _: problem(code)) as client, pytest.raises(CliError) as refused:
         client.send_file("a.txt", io.BytesIO(b""), m.FileFields())
     assert type(refused.value) is kind
-    assert refused.value.status == (Exit.NOT_FOUND if code.endswith("_not_found") else Exit.FAILED)
+    assert refused.value.status == (Exit.NOT_FOUND if other is NotFound else Exit.FAILED)
     assert refused.value.message == "What happened." or "KB_API_KEY" in refused.value.message
 
 

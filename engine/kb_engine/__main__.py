@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
@@ -23,6 +24,8 @@ logger = logging.getLogger("kb_engine")
 
 def main() -> int:
     """Serve until a stop signal; return the exit status."""
+    description = "kb's engine, with settings from the environment."
+    argparse.ArgumentParser(prog="python -m kb_engine", description=description).parse_args()
     try:
         start(EngineSettings.read(os.environ))
     except SettingsError as error:

@@ -1,7 +1,8 @@
-"""Durable writes, which survive a loss of power, and exhausted file systems."""
+"""Files: durable writes, which survive a loss of power, hashes, and exhausted file systems."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -13,6 +14,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def lacks_inodes(path: Path) -> bool:

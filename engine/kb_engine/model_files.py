@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
+from kb_engine.disk import sha256_of
 from kb_engine.start_errors import StartError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class ModelFolder:
         """Compare the files with their record. Raises ModelUnavailable."""
         for name, expected in self.record.sha256.items():
             path = self.path / name
-            if not path.is_file() or _sha256(path) != expected:
+            if not path.is_file() or sha256_of(path) != expected:
                 raise ModelUnavailable(
                     f"{path} is missing or has changed since it was recorded in {_RECORD}: remove the folder "
                     f"{self.path} to have the model downloaded again"
@@ -101,7 +102,9 @@ class ModelFolder:
     def _record(self, record: ModelRecord) -> ModelRecord:
         """Store `record` with the digests of all files present."""
         there = [name for name in (*self._needed, *_OPTIONAL) if (self.path / name).is_file()]
-        complete = msgspec.structs.replace(record, sha256={name: _sha256(self.path / name) for name in there})
+        complete = msgspec.structs.replace(
+            record, sha256={name: sha256_of(self.path / name) for name in there}
+        )
         self._store(complete)
         return complete
 
@@ -160,7 +163,7 @@ class ModelFolder:
     def _recorded_files(self, record: ModelRecord, announced: Mapping[str, _Lfs | None]) -> ModelRecord:
         """Record the files of a download. Raises ModelUnavailable: a file is not the announced one."""
         for name, lfs in announced.items():
-            if lfs is not None and lfs.sha256 != _sha256(self.path / name):
+            if lfs is not None and lfs.sha256 != sha256_of(self.path / name):
                 (self.path / name).unlink()
                 raise ModelUnavailable(
                     f"{self.path / name} was not the file that the hub announced: start again"
@@ -215,8 +218,3 @@ def _fetch(hub: httpx.Client, url: str, path: Path, size: int | None) -> None:
         partial.unlink()
         raise OSError(f"{path.name} has {found} bytes, not {size}")
     partial.replace(path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,6 +17,7 @@ from kb_contracts.semantics.history import QUESTION_DAYS, is_question
 from kb_engine.store.clock import stamp
 from kb_engine.store.repository import questions
 from kb_engine.store.store import Store, utc_now
+from kb_engine.tasks import end
 
 MOST_PENDING = 100
 """Number of pending searches, after which they are counted at once: a cursor has up to 256 KB."""
@@ -97,9 +98,7 @@ class Questions:
 
     async def stop(self) -> None:
         """Write the last counts, if the base can be written."""
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait([self._writing])
+        await end(self._writing)
         try:
             await self.write()
         except EngineError as error:

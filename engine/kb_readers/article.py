@@ -15,12 +15,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from kb_readers.html import find_encoding
+from kb_readers.html import Tokenizer, find_encoding
 from kb_readers.text import decode
 
 _LEAST_SHARE = 1 / 4  # minimum share of the page's words in the main text; with less the whole page is kept
@@ -178,11 +177,11 @@ def _with_surroundings(element: _Element, top: _Element) -> _Element:
     return found
 
 
-class _Page(HTMLParser):
+class _Page(Tokenizer):
     """Finds the elements of a page with their places and counts; the first one is the whole page."""
 
     def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self._lines = [0, *accumulate(len(line) + 1 for line in html.split("\n"))]
         self._html = html
         self.body = 0  # offset after the head of the page
@@ -258,10 +257,6 @@ class _Page(HTMLParser):
             words = sum(1 for _ in _WORD.finditer(data))
             self._words += words
             self._link_words += words * self._links
-
-    def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Treat `<![anything` as a comment, as browsers do; the base class asserts on unknown words."""
-        return self.parse_bogus_comment(i, report)
 
     def _end_of_tag(self) -> int:
         return self._html.find(">", self._place) + 1 or len(self._html)

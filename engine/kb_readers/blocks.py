@@ -1,16 +1,19 @@
-"""Blocks of Markdown from paragraphs and cell ends, as RTF and old Word files have them in one sequence."""
+"""Blocks of Markdown from paragraphs and cell ends, as Word files, old and new, and RTF have them."""
 
 from __future__ import annotations
 
 import re
+from typing import TypeAlias
 
 from kb_readers.failures import unsafe
-from kb_readers.markdown import escaped, one_line, table_row, table_rule
+from kb_readers.markdown import escaped, one_line, table
 
-_LEVELS = 6
+LEVELS = 6  # of headings
 _DEEPEST_INDENT = 6
 _MOST_COLUMNS = 1_000
 _NUMBERED = re.compile(r"\w{1,9}[.)]")
+
+_Row: TypeAlias = list[tuple[str, int]]  # cells, each with its column span
 
 
 class Blocks:
@@ -22,16 +25,16 @@ class Blocks:
         self._blocks: list[list[str]] = []  # the lines of each block
         self._in_list = False
         self._cell: list[str] = []
-        self._row: list[str] = []
-        self._rows: list[list[str]] = []
+        self._row: _Row = []
+        self._rows: list[_Row] = []
 
     def add_paragraph(self, text: str, level: int = 0, mark: str = "", depth: int = 0) -> None:
         """Add a paragraph outside tables: a heading of a `level` from 1 to 6, or a list item with a mark."""
         lines = [line for line in map(one_line, text.split("\n")) if line]
         if not lines:
             return
-        self._end_table()
-        if 0 < level <= _LEVELS:
+        self.end_table()
+        if 0 < level <= LEVELS:
             self._add(f"{'#' * level} {' '.join(filter(None, [mark, *lines]))}")
         elif mark:
             mark = mark if _NUMBERED.fullmatch(mark) else "-"
@@ -41,7 +44,7 @@ class Blocks:
 
     def add_block(self, block: str) -> None:
         """Add a finished block, such as one of a text box."""
-        self._end_table()
+        self.end_table()
         self._add(block)
 
     def add_to_cell(self, text: str) -> None:
@@ -49,33 +52,33 @@ class Blocks:
         if words := one_line(text):
             self._cell.append(words)
 
-    def end_cell(self) -> None:
+    def end_cell(self, span: int = 1) -> None:
+        """End the open cell, which spans so many columns. Raises ExtractionFailed for too many cells."""
         if len(self._row) >= _MOST_COLUMNS:
             raise unsafe(self._label, f"more than {_MOST_COLUMNS:,} columns")
-        self._row.append(" ".join(self._cell))
+        self._row.append((" ".join(self._cell), span))
         self._cell = []
 
     def end_row(self) -> None:
         if self._cell:
             self.end_cell()
-        if any(self._row):
+        if any(text for text, _ in self._row):
             self._rows.append(self._row)
         self._row = []
 
     def finished(self) -> list[str]:
         """Return all blocks, each a heading, a paragraph, a list or a table."""
-        self._end_table()
+        self.end_table()
         return ["\n".join(lines) for lines in self._blocks]
 
-    def _end_table(self) -> None:
+    def end_table(self) -> None:
         self.end_row()
         rows, self._rows = self._rows, []
         if max(map(len, rows), default=0) == 1:  # a frame around text
-            for [text] in rows:
+            for [(text, _)] in rows:
                 self._add(escaped(text))
         elif rows:
-            header, *others = map(table_row, rows)
-            self._add("\n".join([header, table_rule(len(rows[0])), *others]))
+            self._add(table(map(_columns, rows)))
 
     def _add(self, block: str, *, is_item: bool = False) -> None:
         if is_item and self._in_list:
@@ -83,3 +86,11 @@ class Blocks:
         else:
             self._blocks.append([block])
         self._in_list = is_item
+
+
+def _columns(row: _Row) -> list[str]:
+    """Return the cells of a row by column, with empty cells after a merged one."""
+    columns: list[str] = []
+    for text, span in row:
+        columns += [text, *[""] * min(span - 1, _MOST_COLUMNS - len(columns))]
+    return columns

@@ -18,7 +18,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.grammars import GRAMMARS
 from kb_readers.markdown import fenced, one_line
 from kb_readers.model import Context, Extraction, TextBudget
-from kb_readers.text import decode, encoding_by_mark
+from kb_readers.text import decode_marked
 
 TOP_LEVEL = "Top level"  # the heading of code after a definition and outside of all definitions
 
@@ -52,7 +52,7 @@ class Definition:
 
 def read_code(data: bytes, context: Context) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
-    text = decode(data, encoding_by_mark(data) or "utf-8").replace("\r\n", "\n")
+    text = decode_marked(data).replace("\r\n", "\n")
     source = text.encode()
     module, function = GRAMMARS[context.format]
     parser = Parser(Language(getattr(import_module(module), function)()))

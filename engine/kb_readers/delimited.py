@@ -22,7 +22,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import unsafe
 from kb_readers.markdown import escaped, one_line, table_row, table_rule
 from kb_readers.model import DEFAULT_LIMITS, Extraction, TextBudget
-from kb_readers.text import decode, encoding_by_mark
+from kb_readers.text import decode_marked
 
 MOST_COLUMNS = 16_384  # maximum columns of a row; the same as for workbooks
 
@@ -38,7 +38,7 @@ def read_delimited(data: bytes) -> Extraction:
 
     The encoding is UTF-8, or that of a byte order mark. Without a separator the lines are kept as they are.
     """
-    text = decode(data, encoding_by_mark(data) or "utf-8")
+    text = decode_marked(data)
     csv.field_size_limit(DEFAULT_LIMITS.text_bytes)  # global, but this process reads one file only
     lines: list[str] = []
     budget = TextBudget()

@@ -15,15 +15,15 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from kb_contracts.api.formats import FORMATS
+from kb_readers.blocks import LEVELS, Blocks
 from kb_readers.docx_numbering import Counter, Numbering
 from kb_readers.failures import ExtractionFailed
 from kb_readers.html import read_html
 from kb_readers.linear import TERMS, LinearText
 from kb_readers.mail import body_of
-from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
+from kb_readers.markdown import escaped, one_line, title_of
 from kb_readers.model import PLAIN_TEXT, Extraction, TextBudget
 from kb_readers.remarks import names_listed
 from kb_readers.symbols import symbol
@@ -33,9 +33,7 @@ from kb_readers.xml_files import Attributes, Handler, Package, reference, value_
 _FORMAT = FORMATS["docx"]
 _HEADING = re.compile(r"heading ?([1-9])", re.IGNORECASE)
 _TITLES = frozenset(["title"])
-_LEVELS = 6
 _DEEPEST_STYLE = 20  # maximum length of a chain of base styles
-_DEEPEST_INDENT = 6
 _MOST_SPANNED = 1_000  # columns of a row that merged cells may fill
 # Properties before a tracked change.
 _FORMER = frozenset(["pPrChange", "rPrChange", "tcPrChange"])
@@ -75,7 +73,7 @@ def read_docx(data: bytes) -> Extraction:
 
         text = _Text(styles, numbering, embedded)
         package.feed(part, text)
-        return text.blocks
+        return text.blocks.finished()
 
     found = blocks(package.main)
     for kinds, heading in (
@@ -137,7 +135,7 @@ class _Styles(Handler):
             if name.lower() in _TITLES:
                 return 1
             if heading := _HEADING.fullmatch(name):
-                return min(int(heading[1]), _LEVELS)
+                return min(int(heading[1]), LEVELS)
         return 0
 
     def list_of(self, style_id: str) -> tuple[str, int]:
@@ -168,7 +166,7 @@ class _Styles(Handler):
         elif name == "basedOn":
             self._open.based_on = value
         elif name == "outlineLvl":
-            self._open.level = int(value) + 1 if int(value) < _LEVELS else 0
+            self._open.level = int(value) + 1 if int(value) < LEVELS else 0
         elif name == "numId":
             self._open.list_id = value
         elif name == "ilvl":
@@ -191,28 +189,21 @@ class _Paragraph(LinearText):
     begin: int = 0  # start of the displayed text of the field, in `parts`
 
 
-_Row: TypeAlias = list[tuple[str, int]]  # cells, each with its column span
-
-
 class _Text(Handler):
     """The blocks of one part: headings, paragraphs, lists and tables as Markdown."""
 
     def __init__(self, styles: _Styles, numbering: Numbering, embedded: Callable[[str], str]) -> None:
         """`embedded` returns the text of an embedded part, by the id of its relationship."""
-        self.blocks: list[str] = []
+        self.blocks = Blocks(_FORMAT.label)
         self._styles = styles
         self._counter = Counter(numbering)
         self._embedded = embedded
         self._entries: list[str] | None = None  # entries of the open drop-down field
         self._entry = 0  # index of the selected one
-        self._in_list = False
         self._paragraphs: list[_Paragraph] = []
         self._unread = 0
         self._in_text = False
         self._tables = 0  # nesting depth; an inner table becomes text of its cell
-        self._rows: list[_Row] = []
-        self._row: _Row = []
-        self._cell: list[str] = []
         self._span = 1  # column span of the open cell
         self._budget = TextBudget()
 
@@ -288,24 +279,14 @@ class _Text(Handler):
             self._end_paragraph(self._paragraphs.pop())
         elif name == "tbl":
             self._tables -= 1
-            if self._tables:
-                return
-            rows = [row for row in self._rows if any(text for text, _ in row)]
-            self._rows = []
-            if max(map(len, rows), default=0) == 1:  # a frame around text
-                for [(text, _)] in rows:
-                    self._add(escaped(text))
-            elif rows:
-                header, *others = (table_row(_columns(row)) for row in rows)
-                self._add("\n".join([header, table_rule(len(_columns(rows[0]))), *others]))
+            if not self._tables:
+                self.blocks.end_table()
         elif self._tables == 1 and name == "tc":
             self._budget.spend(" | " * (self._span - 1))
-            self._row.append((one_line(" ".join(self._cell)), self._span))
-            self._cell = []
+            self.blocks.end_cell(self._span)
             self._span = 1
         elif self._tables == 1 and name == "tr":
-            self._rows.append(self._row)
-            self._row = []
+            self.blocks.end_row()
 
     def characters(self, text: str) -> None:
         if self._in_text and not self._unread and self._paragraphs:
@@ -313,48 +294,27 @@ class _Text(Handler):
             self._paragraphs[-1].write(text)
 
     def _end_paragraph(self, paragraph: _Paragraph) -> None:
-        lines = [line for line in map(one_line, paragraph.text.split("\n")) if line]
+        text, has_words = paragraph.text, bool(paragraph.text.strip())
         level = self._styles.level(paragraph.style) if paragraph.level is None else paragraph.level
         list_id, depth = self._styles.list_of(paragraph.style)
         list_id = list_id if paragraph.list_id is None else paragraph.list_id
         depth = depth if paragraph.depth is None else paragraph.depth
         is_item = list_id not in ("", "0")  # 0 removes a paragraph from the list of its style
         mark = ""
-        if is_item and (lines or not paragraph.has_removed):  # an item without text counts too
+        if is_item and (has_words or not paragraph.has_removed):  # an item without text counts too
             mark = self._counter.mark(list_id, depth)
             self._budget.spend(mark)
-        words = " ".join(filter(None, [mark, *lines]))
         if self._tables:
-            self._cell.append(words)
-        elif not lines:
-            return
-        elif 0 < level <= _LEVELS:
-            self._add(f"{'#' * level} {words}")
-        elif is_item:
-            bullet = "" if _ORDERED.fullmatch(mark) else "- "
-            self._add(f"{'  ' * min(depth, _DEEPEST_INDENT)}{bullet}{words}", is_item=True)
-        else:
-            self._add("\n".join(map(escaped, lines)))
+            self.blocks.add_to_cell(f"{mark} {text}")
+        elif has_words:
+            is_heading = 0 < level <= LEVELS
+            if is_heading or (is_item and not _ORDERED.fullmatch(mark)):
+                text, mark = f"{mark} {text}", "" if is_heading else "-"
+            self.blocks.add_paragraph(text, level, mark, depth)
 
     def _add_embedded(self, text: str) -> None:
         self._budget.spend(text)
         if self._tables:
-            self._cell.append(one_line(text))
+            self.blocks.add_to_cell(text)
         elif text:
-            self._add(text)
-
-    def _add(self, block: str, *, is_item: bool = False) -> None:
-        """Add a block; list items follow each other without a blank line."""
-        if is_item and self._in_list:
-            self.blocks[-1] += f"\n{block}"
-        else:
-            self.blocks.append(block)
-        self._in_list = is_item
-
-
-def _columns(row: _Row) -> list[str]:
-    """Return the cells of a row by column, with empty cells after a merged one."""
-    columns: list[str] = []
-    for text, span in row:
-        columns += [text, *[""] * min(span - 1, _MOST_SPANNED - len(columns))]
-    return columns
+            self.blocks.add_block(text)

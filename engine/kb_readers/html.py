@@ -11,7 +11,7 @@ import sys
 from html.parser import HTMLParser
 
 from kb_readers.failures import ExtractionFailed
-from kb_readers.markdown import escaped, fenced, table_row, table_rule, title_of
+from kb_readers.markdown import escaped, fenced, given_title, table_row, table_rule, title_of
 from kb_readers.model import Extraction, Page
 from kb_readers.text import codec_named, declared_label, decode, encoding_by_mark
 
@@ -65,7 +65,7 @@ def read_html(data: bytes) -> Extraction:
     """
     document = _read(decode(data, find_encoding(data)))
     text = document.text()
-    title = " ".join(document.title.split())[:_LONGEST_TITLE] or title_of(text)
+    title = given_title(document.title) or title_of(text)
     return Extraction([Page(None, text)], title, "text_extraction", _MIME_TYPE)
 
 
@@ -108,11 +108,19 @@ def _number(attribute: str | None, default: int = 1) -> int:
     return int(found[1]) if found else default
 
 
-class _Document(HTMLParser):
+class Tokenizer(HTMLParser):
+    """The standard library's tokenizer, which no declaration stops."""
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Treat `<![anything` as a comment, as browsers do; the base class asserts on unknown words."""
+        return self.parse_bogus_comment(i, report)
+
+
+class _Document(Tokenizer):
     """Collects finished blocks of Markdown while the tags go by."""
 
     def __init__(self, length: int) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self.title = ""
         self._in_title = False
         self._in_annotation = False
@@ -189,10 +197,6 @@ class _Document(HTMLParser):
                 self._line.append("^")
             self._may_be_exponent = self._begins_link = False
             self._line.append(data if self._pre else data.replace("\n", " "))
-
-    def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Treat `<![anything` as a comment, as browsers do; the base class asserts on unknown words."""
-        return self.parse_bogus_comment(i, report)
 
     # Blocks
 

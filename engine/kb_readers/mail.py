@@ -96,6 +96,11 @@ def extraction_of(
     return Extraction.of_text(fmt, page, title, remark, unread)
 
 
+def within_message(title: str | None, head: str, text: str) -> str:
+    """Return a message within a message, under its subject."""
+    return "\n\n".join(filter(None, [f"## {title}" if title else "", head, text]))
+
+
 def body_of(data: bytes) -> str:
     """Return the text of a message without its headers, as Markdown. Raises ExtractionFailed."""
     with _of_the_library():
@@ -221,7 +226,7 @@ class _Reading:
                 raise
             self.unread[unread:] = [_name(part)]
             return ""
-        return "\n\n".join(filter(None, [f"## {title}" if title else "", head, text]))
+        return within_message(title, head, text)
 
     def _text_of_leaf(self, leaf: EmailMessage) -> str:
         is_html = leaf.get_content_subtype() == "html"

@@ -7,7 +7,7 @@ Readers return Markdown to keep headings and tables. Text of a file must not bec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kb_contracts.api.models import visible_title
 from kb_contracts.semantics import headings as semantics
@@ -52,6 +52,12 @@ def table_rule(columns: int) -> str:
     return f"|{' --- |' * columns}"
 
 
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Return a table, of which the first row is the header."""
+    header, *others = rows
+    return "\n".join([table_row(header), table_rule(len(header)), *map(table_row, others)])
+
+
 def headings(text: str) -> Iterator[Heading]:
     """Yield the headings in order, titles plain and of at most 200 characters, in linear time."""
     for found in semantics.headings(text):
@@ -67,6 +73,12 @@ def given_title(given: str | None) -> str | None:
     """Return the declared title of a file on one line, or None if it is blank or "untitled"."""
     title = " ".join((given or "").replace("\0", "").split())[:_LONGEST_GIVEN]
     return None if title.lower() == "untitled" else visible_title(title)
+
+
+def office_title(given: str | None) -> str | None:
+    """Return the title in the properties of an Office file, or None, too, if it is that of a program."""
+    title = given_title(given)
+    return None if title is not None and title.lower() == "powerpoint presentation" else title
 
 
 def _plain(title: str) -> str:

@@ -15,11 +15,11 @@ from email.utils import format_datetime
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, damaged, too_much_text, unsafe
 from kb_readers.html import find_encoding, markdown_of
-from kb_readers.mail import FORM_NOT_READ, NOT_OF_THE_WHOLE, choose, extraction_of, head_of
+from kb_readers.mail import FORM_NOT_READ, NOT_OF_THE_WHOLE, choose, extraction_of, head_of, within_message
 from kb_readers.markdown import escaped, given_title, one_line
 from kb_readers.model import DEFAULT_LIMITS, Extraction, TextBudget
 from kb_readers.ole import Compound, code_page, reading
-from kb_readers.rtf import text_of_rtf
+from kb_readers.rtf import read_rtf
 
 _FORMAT = FORMATS["msg"]
 _DEEPEST, _MOST_MESSAGES = 20, 1_000
@@ -100,7 +100,7 @@ class _Outlook:
                     raise
                 self.unread[unread:] = [self._attachment_name(page, *name)]
                 return ""
-            return "\n\n".join(filter(None, [f"## {title}" if title else "", head, text]))
+            return within_message(title, head, text)
         self.unread.append(self._attachment_name(page, *name))
         return ""
 
@@ -132,7 +132,7 @@ class _Outlook:
         if rich := markdown_of(html.replace("\0", "")).strip():
             return rich
         data = self._stream(_RTF, _BINARY, *within)
-        return text_of_rtf(_decompressed(data)).strip() if data else ""
+        return read_rtf(_decompressed(data)).pages[0].text.strip() if data else ""
 
     def _string(self, number: str, page: str, *within: str) -> str:
         if data := self._stream(number, _WIDE, *within):

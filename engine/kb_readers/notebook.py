@@ -15,7 +15,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import damaged, unsafe
 from kb_readers.markdown import fenced, given_title, title_of
 from kb_readers.model import Extraction, TextBudget
-from kb_readers.text import decode, encoding_by_mark
+from kb_readers.text import decode_marked
 
 _FORMAT = FORMATS["ipynb"]
 _COLOURS = re.compile(r"\x1b\[[\d;]{0,20}[A-Za-z]")
@@ -23,7 +23,7 @@ _COLOURS = re.compile(r"\x1b\[[\d;]{0,20}[A-Za-z]")
 
 def read_notebook(data: bytes) -> Extraction:
     """Return all cells in order as one page without a number. Raises ExtractionFailed."""
-    text = decode(data, encoding_by_mark(data) or "utf-8")
+    text = decode_marked(data)
     try:
         notebook = json.loads(text)  # takes NaN, as notebooks contain it
     except ValueError as error:

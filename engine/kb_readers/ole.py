@@ -15,8 +15,7 @@ from olefile import OleFileIO
 
 from kb_contracts.api.formats import Format
 from kb_readers.failures import ExtractionFailed, damaged, locked, unsafe
-from kb_readers.markdown import given_title
-from kb_readers.xml_files import NO_TITLES
+from kb_readers.markdown import office_title
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED = "EncryptedPackage"
@@ -72,10 +71,9 @@ class Compound:
     def title(self) -> str | None:
         """The title in the file's properties, or None if it is missing, unreadable or a default."""
         try:
-            title = given_title(_title(self.read(_SUMMARY)))
+            return office_title(_title(self.read(_SUMMARY)))
         except (ExtractionFailed, struct.error):
             return None
-        return None if title is None or title.lower() in NO_TITLES else title
 
 
 def _title(summary: bytes) -> str | None:

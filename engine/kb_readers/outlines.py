@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from kb_contracts.api.formats import FORMATS
 from kb_readers.markdown import escaped, given_title, title_of
 from kb_readers.model import Context, Extraction
-from kb_readers.text import decode, encoding_by_mark
+from kb_readers.text import decode_marked
 
 _DEEPEST = 6
 
@@ -35,7 +35,7 @@ _LATEX_COMMAND = re.compile(r"\\\\|\\[a-zA-Z]+\*?|[{}]|~")
 def read_outline(data: bytes, context: Context) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
     lines, declared = _LANGUAGES[context.format]
-    source = decode(data, encoding_by_mark(data) or "utf-8")
+    source = decode_marked(data)
     text = "\n".join(lines(source.splitlines()))
     title = declared.search(source) if declared is not None else None
     known = given_title(_plain(title[1])) if title is not None else None

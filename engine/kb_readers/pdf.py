@@ -33,7 +33,7 @@ from pypdfium2 import raw
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, damaged, locked
-from kb_readers.markdown import escaped, given_title, headings, table_row, table_rule
+from kb_readers.markdown import escaped, given_title, headings, table
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction, Page, PagesCounted
 from kb_readers.pdf_lines import Line, lines_of
 from kb_readers.pdf_notes import notes_of
@@ -289,8 +289,7 @@ class _Layout:
             if is_heading:
                 yield f"{'#' * levels[_rounded(group[0].size)]} {_joined(group)}"
             elif len(group[0].cells) > 1:
-                header, *rows = (table_row(line.cells) for line in group)
-                yield "\n".join([header, table_rule(len(group[0].cells)), *rows])
+                yield table(line.cells for line in group)
             else:
                 yield self._paragraph(group)
 

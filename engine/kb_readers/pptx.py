@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import damaged
 from kb_readers.linear import TERMS, LinearText
-from kb_readers.markdown import escaped, one_line, table_row, table_rule
+from kb_readers.markdown import escaped, given_title, one_line, table
 from kb_readers.model import Extraction, Page
 from kb_readers.xml_files import Attributes, Handler, Package, reference
 
@@ -29,7 +29,7 @@ def read_pptx(data: bytes) -> Extraction:
         raise damaged(_FORMAT.label, "a slide is missing") from None
     texts = [_slide(package, part, number) for number, part in enumerate(parts, start=1)]
     pages = [Page(number, text) for number, (_, text) in enumerate(texts, start=1)]
-    title = package.title or next((title for title, _ in texts[:1] if title), None)
+    title = package.title or given_title(next((title for title, _ in texts), None))
     return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
 
 
@@ -78,7 +78,7 @@ class _Shapes(Handler):
         self._line = LinearText()  # of the open paragraph
         self._in_text = False
         self._row: list[str] = []
-        self._rows: list[str] = []
+        self._rows: list[list[str]] = []
 
     def start(self, name: str, attributes: Attributes) -> None:
         if name == "Fallback":
@@ -121,13 +121,11 @@ class _Shapes(Handler):
             self._lines = []
         elif name == "tr":
             if any(self._row):
-                self._rows.append(table_row(self._row))
-                if len(self._rows) == 1:
-                    self._rows.append(table_rule(len(self._row)))
+                self._rows.append(self._row)
             self._row = []
         elif name == "tbl":
             if self._rows:
-                self.blocks.append("\n".join(self._rows))
+                self.blocks.append(table(self._rows))
             self._rows = []
 
     def characters(self, text: str) -> None:

@@ -77,11 +77,6 @@ def read_rtf(data: bytes) -> Extraction:
     return Extraction.of_text(_FORMAT, text, title, remark)
 
 
-def text_of_rtf(data: bytes) -> str:
-    """Return the text of the body of an Outlook message. Raises ExtractionFailed."""
-    return read_rtf(data).pages[0].text
-
-
 @dataclass
 class _Font:
     name: str = ""

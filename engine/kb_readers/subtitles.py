@@ -9,7 +9,7 @@ from html import unescape
 from kb_contracts.api.formats import FORMATS
 from kb_readers.markdown import escaped
 from kb_readers.model import Extraction
-from kb_readers.text import decode, encoding_by_mark
+from kb_readers.text import decode_marked
 
 _TIMES = re.compile(r"(?:(\d{1,4}):)?([0-5]?\d):[0-5]?\d[.,]\d{1,3}\s*-->\s")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>|<[\d:.]{1,20}>|\{\\[^{}]{0,200}\}")
@@ -18,7 +18,7 @@ _SPEAKER = re.compile(r"<v[^<>\s]{0,100}\s+([^<>]{1,100})>")
 
 def read_subtitles(data: bytes) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed "undecodable_text"."""
-    text = "\n".join(_lines(decode(data, encoding_by_mark(data) or "utf-8"))).strip()
+    text = "\n".join(_lines(decode_marked(data))).strip()
     return Extraction.of_text(FORMATS["vtt"], text, None)
 
 

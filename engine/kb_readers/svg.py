@@ -5,13 +5,11 @@ No other file is fetched, and no part of this one is run: scripts, styles and li
 
 from __future__ import annotations
 
-from xml.parsers import expat
-
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
-from kb_readers.markdown import escaped, one_line
+from kb_readers.markdown import escaped, given_title, one_line
 from kb_readers.model import Extraction, TextBudget
-from kb_readers.xml_files import Attributes, Handler, parser_for, refuse_growing_entities, unsound
+from kb_readers.xml_files import Attributes, Handler, parse, refuse_growing_entities
 
 _FORMAT = FORMATS["svg"]
 _LONGEST_TITLE = 500
@@ -27,15 +25,16 @@ _LINES = frozenset([*_TEXTS, *(_HTML + name for name in ("br", "div", "p", "li",
 def read_svg(data: bytes) -> Extraction:
     """Return the whole drawing as one page without a number. Raises ExtractionFailed."""
     drawing = _Drawing()
-    parser = parser_for(drawing, _FORMAT.label, lambda name: name.removeprefix(_SVG))
-    parser.EntityDeclHandler = refuse_growing_entities
-    try:
-        parser.Parse(data, True)
-    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two for encodings
-        raise unsound(_FORMAT.label, error) from None
+    parse(
+        data,
+        drawing,
+        _FORMAT.label,
+        refuse_entities=refuse_growing_entities,
+        name_of=lambda name: name.removeprefix(_SVG),
+    )
     heading = [f"# {drawing.title}"] if drawing.title else []
     text = "\n\n".join([*heading, "\n".join(drawing.lines)]).strip("\n")
-    return Extraction.of_text(_FORMAT, text, drawing.title or None)
+    return Extraction.of_text(_FORMAT, text, given_title(drawing.title))
 
 
 class _Drawing(Handler):

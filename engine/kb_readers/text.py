@@ -107,6 +107,11 @@ def decode(data: bytes, encoding: str) -> str:
     return text
 
 
+def decode_marked(data: bytes) -> str:
+    """Decode text in the encoding of its byte order mark, or UTF-8, as `decode` does."""
+    return decode(data, encoding_by_mark(data) or "utf-8")
+
+
 @cache
 def _additions(offset: int) -> dict[bytes, str]:
     """Return the characters that Windows and browsers add to JIS X 0208, rows 13 and 89 to 92: ① and ㈱."""
@@ -129,7 +134,7 @@ def _add(error: UnicodeError) -> tuple[str, int]:
 
 def read_text(data: bytes, mime_type: str) -> Extraction:
     """Return plain text, data or Markdown as one page; the encoding is UTF-8 or that of a mark."""
-    text = decode(data, encoding_by_mark(data) or "utf-8")
+    text = decode_marked(data)
     extraction = Extraction([Page(None, text)], None, "text_extraction", mime_type)
     if not extraction.is_markdown:
         return extraction

@@ -18,7 +18,7 @@ from xml.parsers import expat
 
 from kb_contracts.api.formats import Format
 from kb_readers.failures import ExtractionFailed, damaged, locked, unsafe
-from kb_readers.markdown import one_line
+from kb_readers.markdown import office_title
 
 MOST_UNPACKED_BYTES = 256 << 20
 """Maximum unpacked size of all parts that are read, regardless of the sizes declared in the ZIP."""
@@ -41,8 +41,6 @@ _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the methods that Office uses
 _LONGEST_ENTITY = 1_000
 """Characters of an entity that is put in; drawing programs abbreviate namespaces by entities."""
-# Default titles of programs.
-NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
 
 
 class Handler:
@@ -198,8 +196,7 @@ class Package(Archive):
     def title(self) -> str | None:
         """The title in the file's properties, or None if it is missing or a program's default."""
         parts = (outer.part for outer in self._outer.values() if outer.kind == "core-properties")
-        title = one_line("".join(self.elements(part, "title").text for part in parts))[:_LONGEST_TITLE]
-        return None if title.lower() in NO_TITLES else title
+        return office_title("".join(self.elements(part, "title").text for part in parts))
 
 
 class Relationship(NamedTuple):
@@ -267,6 +264,24 @@ def refuse_growing_entities(*declaration: object) -> None:
         raise ExtractionFailed(
             "file_corrupt", "The file defines entities that grow when they are put in. Send it without them."
         )
+
+
+def parse(
+    data: bytes,
+    handler: Handler,
+    label: str,
+    *,
+    refuse_entities: Callable[..., None],
+    name_of: Callable[[str], str] = local_name,
+    encoding: str | None = None,
+) -> None:
+    """Feed a whole document with a document type to `handler`. Raises as `parser_for`, or `unsound`."""
+    parser = parser_for(handler, label, name_of, encoding)
+    parser.EntityDeclHandler = refuse_entities
+    try:
+        parser.Parse(data, True)
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two for encodings
+        raise unsound(label, error) from None
 
 
 def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:

@@ -6,14 +6,12 @@ which multiply, and those of other files are refused; unparsed ones, such as pic
 
 from __future__ import annotations
 
-from xml.parsers import expat
-
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import escaped, one_line
 from kb_readers.model import Extraction, TextBudget
 from kb_readers.text import encoding_by_mark
-from kb_readers.xml_files import Attributes, Handler, parser_for, refuse_growing_entities, unsound
+from kb_readers.xml_files import Attributes, Handler, parse, refuse_growing_entities
 
 _FORMAT = FORMATS["xml"]
 
@@ -22,12 +20,8 @@ def read_xml(data: bytes) -> Extraction:
     """Return the whole file as one page without a number. Raises ExtractionFailed."""
     text = _Lines()
     mark = encoding_by_mark(data)
-    parser = parser_for(text, _FORMAT.label, encoding=mark.removesuffix("-sig") if mark else None)
-    parser.EntityDeclHandler = _refuse_entities
-    try:
-        parser.Parse(data, True)
-    except (expat.ExpatError, LookupError, ValueError) as error:
-        raise unsound(_FORMAT.label, error) from None
+    encoding = mark.removesuffix("-sig") if mark else None
+    parse(data, text, _FORMAT.label, refuse_entities=_refuse_entities, encoding=encoding)
     text.end("")
     return Extraction.of_text(_FORMAT, "\n".join(text.lines), None)
 

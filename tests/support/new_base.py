@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kb_engine.store.sqlite.opening import PRIVATE, latest, own
+from kb_engine.store.sqlite.copying import PRIVATE
+from kb_engine.store.sqlite.opening import latest, own
 
 RESERVE_DIVISOR = 16
 """Tests reserve this fraction of `RESERVE_BYTES`: 16 MiB in memory take a third of the time of an opening."""

@@ -30,7 +30,7 @@ from kb_contracts.semantics.documents import (
     similar_notes,
     text_digest,
 )
-from kb_engine.api.engine import Engine, idempotency_of
+from kb_engine.api.engine import Api, idempotency_of
 from kb_engine.index.port import Selection
 from kb_engine.spans import accepted
 from kb_engine.spool import SpoolFile
@@ -46,12 +46,8 @@ _CHUNKS_PER_NOTE = 4  # read for each similar note wanted, as several chunks of 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # allowance for the other parts of a multipart body
 
 
-class JobsApi:
+class JobsApi(Api):
     """Handlers of `createJob`, `listJobs`, `getJob`, `cancelJob` and `retryJob`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
 
     async def create_job(self, incoming: Incoming) -> m.Job:
         if incoming.body is None:
@@ -170,12 +166,8 @@ def caller_of(incoming: Incoming) -> str:
     return hashlib.sha256(f"{incoming.credential} {incoming.user or ''}".encode()).hexdigest()[:16]
 
 
-class DocumentsApi:
+class DocumentsApi(Api):
     """Handlers of the operations on documents, notes and tags."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
 
     async def list_documents(self, incoming: Incoming) -> m.DocumentList:
         return await self._store.read(documents.page, incoming.query)

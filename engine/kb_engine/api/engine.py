@@ -107,6 +107,14 @@ def idempotency_of(incoming: Incoming, file: ReceivedFile | None = None) -> Idem
     )
 
 
+class Api:
+    """Handlers of operations, over the parts of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+
+
 class StateApi:
     """Handlers of `getStatus`, `getHealth` and `getReadiness`."""
 

@@ -42,7 +42,7 @@ from kb_contracts.semantics.search import (
     relaxed,
     with_header,
 )
-from kb_engine.api.engine import Engine, idempotency_of
+from kb_engine.api.engine import Api, Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
 from kb_engine.questions import MOST_PENDING, Questions
@@ -63,12 +63,11 @@ def _count(
         questions.count()
 
 
-class SearchApi:
+class SearchApi(Api):
     """Handler of `search`."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
+        super().__init__(engine)
         self._encoder = engine.encoder
         self._ranking = engine.settings.ranking.defaults
         self._reranker = engine.reranker
@@ -181,12 +180,11 @@ class SearchApi:
         )
 
 
-class RaglerApi:
+class RaglerApi(Api):
     """Handlers of `vectorSearch`, `listCollections`, `getCollection` and `putCollection`."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
+        super().__init__(engine)
         self._ranking = engine.settings.ranking.defaults
 
     async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from kb_contracts.api import models as m
 from kb_contracts.semantics.documents import document_key
 from kb_engine.api.documents import caller_of
-from kb_engine.api.engine import Engine, idempotency_of
+from kb_engine.api.engine import Api, idempotency_of
 from kb_engine.store.repository import arrivals, versions
 from kb_http.requests import Incoming
 
 
-class VersionsApi:
+class VersionsApi(Api):
     """Handlers of `listVersions`, `getVersion`, `restoreVersion`, `purgeVersions` and `listTrash`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._store = engine.store
 
     async def list_versions(self, incoming: Incoming) -> m.PastVersionList:
         key, query = document_key(incoming.path["document_id"]), incoming.query

@@ -32,6 +32,7 @@ from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.store.repository import content
 from kb_engine.store.repository.content import Content
 from kb_engine.store.store import Store, utc_now
+from kb_engine.tasks import end
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +95,7 @@ class Scan:
             self._task = asyncio.create_task(self._run(), name="scan")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await end(self._task)
 
     @property
     def issues(self) -> list[str]:

@@ -23,6 +23,7 @@ from kb_engine.store.clock import parse
 from kb_engine.store.port import FailedJob, Idempotency
 from kb_engine.store.repository import jobs, versions
 from kb_engine.store.store import Store
+from kb_engine.tasks import end
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +73,7 @@ class FailedJobs:
         self._sweeping = asyncio.create_task(self._sweep_often(), name="kept-jobs")
 
     async def stop(self) -> None:
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
+        await end(self._sweeping)
 
     async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Queue a failed job again. Raises as `jobs.retry`, and also if its file is lost."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from kb_engine.spool import Spool
 from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.store import Store
+from kb_engine.tasks import end
 from kb_engine.turns import Lane, greedy
 from kb_readers.failures import ExtractionFailed
 from kb_readers.readers import format_of
@@ -112,7 +113,7 @@ class Workers:
 
     async def stop(self) -> None:
         """Stop taking jobs and abandon the current ones; they are queued again at the next start."""
-        await _cancelled(self._loops)
+        await end(*self._loops)
         self._loops = []
         for lane_workers in self._lanes:
             lane_workers.in_hand.clear()
@@ -121,7 +122,7 @@ class Workers:
     async def cancel(self, job_id: str) -> None:
         """Stop working on a job that the store has cancelled; return when the work has stopped."""
         if (task := self._running.get(job_id)) is not None:
-            await _cancelled([task])
+            await end(task)
 
     async def cancel_void(self) -> None:
         """Stop working on each job that is no longer running according to the store."""
@@ -146,7 +147,7 @@ class Workers:
             try:
                 await asyncio.wait([task])  # not awaited directly: a cancelled job must not end the worker
             except asyncio.CancelledError:
-                await _cancelled([task])
+                await end(task)
                 raise
             finally:
                 if self._running.get(leased.job.id) is task:
@@ -305,7 +306,7 @@ class Workers:
         try:
             yield report
         finally:
-            await _cancelled([writing])
+            await end(writing)
             if not writing.cancelled():
                 writing.exception()  # the last one concerns no step any more
 
@@ -466,12 +467,3 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await task
         raise
-
-
-async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks and wait until they have ended."""
-    waiting = [task for task in tasks if not task.done()]
-    for task in waiting:
-        task.cancel()
-    if waiting:
-        await asyncio.wait(waiting)

@@ -398,6 +398,13 @@ def bound_embedder(
     return stored
 
 
+def check_used(path: Place, stored: EmbedderIdentity | None) -> EmbedderIdentity:
+    """Return the embedder that filled a base. Raises NotABase: no engine has used it."""
+    if stored is None:
+        raise NotABase(path, "no engine has used it. Name the base that the engine uses.")
+    return stored
+
+
 def check_shape(vectors: Vectors, count: int, embedder: EmbedderIdentity) -> None:
     """Raise ValueError unless `vectors` has `count` rows of the embedder's dimensions."""
     if vectors.shape != (count, embedder.dimensions):

@@ -44,8 +44,9 @@ from kb_engine.index.score import fused, is_doubtful
 from kb_engine.store.clock import SteadyClock, stamp
 from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
-from kb_engine.store.repository.transaction import MAKES_ROOM, TOGETHER, Read, Write, once
+from kb_engine.store.repository.transaction import MAKES_ROOM, TOGETHER, Read, Work, Write, once
 from kb_engine.store.wording import Find, find_passing
+from kb_engine.tasks import end
 
 A = TypeVar("A", bound=msgspec.Struct)
 P = ParamSpec("P")
@@ -172,9 +173,7 @@ class Store(ABC):
             operation, lambda write: once(write, idempotency, operation, *args, **kwargs)
         )
 
-    async def _written(
-        self, operation: Callable[..., object], work: Callable[[Write], Coroutine[Any, Any, T]]
-    ) -> T:
+    async def _written(self, operation: Callable[..., object], work: Work[T]) -> T:
         reach = REACH.get()
         with tracing.step(_named("write", operation)):
             done = await self._run_write(
@@ -248,9 +247,7 @@ class Store(ABC):
         """Run statements on one snapshot of the base."""
 
     @abstractmethod
-    async def _run_write(
-        self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool, group: str | None = None
-    ) -> T:
+    async def _run_write(self, work: Work[T], *, makes_room: bool, group: str | None = None) -> T:
         """Run one write transaction, which completes even if the caller is cancelled.
 
         Works of a `group` that wait may share it.
@@ -312,8 +309,7 @@ class Follower:
 
     async def close(self) -> None:
         """Stop. Changes not applied yet are applied after the next start."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await end(self._task)
         await self._index.close()
 
     async def search(self, query: IndexQuery) -> Candidates:

@@ -224,6 +224,11 @@ def test_merged_cells_fill_a_bounded_number_of_columns() -> None:
     assert refused(body(table(*[[("a", 10**9)]] * 30_000))).code == "extraction_failed"
 
 
+def test_rows_have_at_most_1000_cells() -> None:
+    assert text(body(table([("a", 1)] * 1_000))).splitlines()[0].count("|") == 1_001
+    assert refused(body(table([("a", 1)] * 1_001))).code == "extraction_failed"
+
+
 def test_notes_headers_and_footers_follow_the_body_each_once() -> None:
     """Those of a first page and of even pages are often the same."""
 

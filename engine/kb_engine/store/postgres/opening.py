@@ -26,6 +26,7 @@ from kb_engine.store.port import (
     ReindexProgress,
     bound_embedder,
     check_shape,
+    check_used,
 )
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, connect, rows, value
@@ -93,9 +94,7 @@ async def check_pooler(address: Address, pooler: Address, connections: Connectio
 async def filled_by(address: Address) -> EmbedderIdentity:
     """Return the embedder that filled a base, which must have been used. Raises `BaseRefused`."""
     async with latest(address) as db, db.transaction():
-        if (stored := await schema.stored_embedder(db)) is None:
-            raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
-        return stored
+        return check_used(address, await schema.stored_embedder(db))
 
 
 @asynccontextmanager
@@ -193,8 +192,7 @@ async def reindex_postgres(
     """
     async with latest(address, wait) as db:
         async with db.transaction():
-            if await schema.stored_embedder(db) is None:
-                raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
+            check_used(address, await schema.stored_embedder(db))
             # A run begun for this embedder continues; one begun for a different embedder is dropped.
             wanted = (embedder.note, embedder.dimensions)
             known = await rows(db, "SELECT name, dimensions FROM next_embedder FOR UPDATE")

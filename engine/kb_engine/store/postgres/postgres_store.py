@@ -39,7 +39,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -86,12 +86,12 @@ from kb_engine.store.postgres.search.words import Words
 from kb_engine.store.postgres.transaction import PostgresRead, PostgresWrite, expect_layout, fold_counters
 from kb_engine.store.postgres.word_order import Passing, passing
 from kb_engine.store.repository import jobs, originals, search
-from kb_engine.store.repository.transaction import Read, Write
+from kb_engine.store.repository.transaction import Read, Work, Write
 from kb_engine.store.store import Store, original_lost, utc_now
 from kb_engine.store.wording import find_passing
+from kb_engine.tasks import end
 
 T = TypeVar("T")
-Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 Attempt = Callable[[], Awaitable[object]]
 WithRoom = Callable[[Attempt, Attempt], Awaitable[object]]
 """Runs the first attempt; if the disk is full, makes room and runs the second."""
@@ -330,9 +330,7 @@ class PostgresStore(Store):
         await self.write(jobs.release)
 
     async def _close(self) -> None:
-        for task in self._background:
-            task.cancel()
-            await asyncio.wait([task])
+        await end(*self._background)
         if self._writing:
             await asyncio.wait(self._writing)
         try:
@@ -345,9 +343,7 @@ class PostgresStore(Store):
 
     # transactions
 
-    async def _run_write(
-        self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool, group: str | None = None
-    ) -> T:
+    async def _run_write(self, work: Work[T], *, makes_room: bool, group: str | None = None) -> T:
         if self._closing is not None:
             raise not_ready("The engine is shutting down.")
         bounds = replace(self._bounds, versions=0) if makes_room else self._bounds
@@ -394,9 +390,7 @@ class PostgresStore(Store):
         self._note_emptied(count)
         await self._through(lambda write: write.rows(schema.FILL_RESERVE))
 
-    async def _through(
-        self, work: Callable[[Write], Coroutine[Any, Any, T]], bounds: Bounds | None = None
-    ) -> T:
+    async def _through(self, work: Work[T], bounds: Bounds | None = None) -> T:
         (answer,) = await _answered(partial(self._transact, [work], bounds))
         return answer
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +17,7 @@ from kb_contracts.semantics.access import check_described
 from kb_contracts.semantics.collections import check_description, no_collection_id
 from kb_engine.store.clock import following
 from kb_engine.store.repository.reach import Condition
-from kb_engine.store.repository.transaction import Read, Write
+from kb_engine.store.repository.transaction import Read, Write, placeholders
 
 _BEYOND = "collection;"  # the first text after all that begin with the prefix
 IN_USE = "tag > ? AND tag < ?"
@@ -36,21 +37,9 @@ SELECT tag, sum(d.chunk_count), sum(d.token_count), min(d.created_at), max(d.upd
 FROM document_tags JOIN documents d{index} ON d.id = document_id
 WHERE {condition} GROUP BY tag
 """
-_DESCRIPTIONS = (
-    "SELECT id, name, description, created_by, target_audience, usage_scenarios, created_at, updated_at "
-    "FROM collections"
-)
-_STORE = """
-INSERT INTO collections (id, name, description, created_by, target_audience, usage_scenarios, created_at,
-  updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET description = EXCLUDED.description, created_by = EXCLUDED.created_by,
-  target_audience = EXCLUDED.target_audience, usage_scenarios = EXCLUDED.usage_scenarios,
-  updated_at = EXCLUDED.updated_at
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
+class _Description(NamedTuple):
     """A stored description; the lists are JSON."""
 
     id: str
@@ -65,7 +54,17 @@ class _Description:
     @property
     def content(self) -> tuple[str | None, ...]:
         """Return all fields except name, id and times."""
-        return self.description, self.created_by, self.target_audience, self.usage_scenarios
+        return tuple(getattr(self, name) for name in _CONTENT)
+
+
+COLUMNS = _Description._fields
+_CONTENT = ("description", "created_by", "target_audience", "usage_scenarios")
+_CHANGED = ", ".join(f"{name} = EXCLUDED.{name}" for name in (*_CONTENT, "updated_at"))
+_DESCRIPTIONS = f"SELECT {', '.join(COLUMNS)} FROM collections"  # noqa: S608
+_STORE = (
+    f"INSERT INTO collections ({', '.join(COLUMNS)}) VALUES ({placeholders(len(COLUMNS))}) "  # noqa: S608
+    f"ON CONFLICT (id) DO UPDATE SET {_CHANGED}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.Collecti
         updated_at=following(write.now, max(standing.updated_at if standing else "", stats.last)),
     )
     if standing is None or standing.content != later.content:
-        await write.rows(_STORE, (later.id, later.name, *later.content, later.created_at, later.updated_at))
+        await write.rows(_STORE, later)
     return await _detail(write, wanted.name)
 
 

@@ -34,9 +34,7 @@ _JOB = (
     "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
     "document_id", "document_uid", "created_at", "started_at", "finished_at",
 )  # fmt: skip
-_WORK = ("id", "status", "lane", "seq", "kind", "format", "force_ocr", "size_bytes")
 _REST = ("tags", "deduplicated", "outcome", "left_out", "retryable", "error_code", "error_message")
-JOB_COLUMNS = ", ".join([*_WORK, *_JOB, *_REST])
 
 
 class _Work(NamedTuple):
@@ -79,6 +77,10 @@ class _Measures(NamedTuple):
         return size * self.products / self.squares
 
 
+JOB_COLUMNS = ", ".join([*_Work._fields, *_JOB, *_REST])
+_SUMS = ", ".join(_Measures._fields)
+
+
 async def measure(write: Write, job_id: str) -> None:
     """Add a completed job to the measurements."""
     done = await write.row(
@@ -98,7 +100,7 @@ async def measure(write: Write, job_id: str) -> None:
         f"{name} = measures.{name} * {_WEIGHT_OF_OLDER} + excluded.{name}" for name in _Measures._fields
     )
     await write.rows(
-        "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "  # noqa: S608
+        f"INSERT INTO measures (work, {_SUMS}) VALUES (?, 1, ?, ?, ?, ?) "  # noqa: S608
         f"ON CONFLICT (work) DO UPDATE SET {sums}",
         (work, size, seconds, float(size) * size, size * seconds),
     )
@@ -109,11 +111,11 @@ async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
 
     `found` must be a page of the queue: every waiting job between its first and last waiting job is in it.
     """
-    wanted = [_Work(*row[: len(_WORK)]) for row in found]
+    wanted = [_Work(*row[: len(_Work._fields)]) for row in found]
     waiting = [each.seq for each in wanted if each.status == "queued"]
     if not waiting and not any(each.status == "running" for each in wanted):
         return [_job(row, read.now, None) for row in found]
-    sums = await read.rows("SELECT work, jobs, bytes, seconds, squares, products FROM measures")
+    sums = await read.rows(f"SELECT work, {_SUMS} FROM measures")  # noqa: S608
     known = {name: _Measures(*of_work) for name, *of_work in sums}
     queues: defaultdict[str, _Queue] = defaultdict(lambda: _Queue(known, read.now))
     for lane, *row in await read.rows(
@@ -141,7 +143,7 @@ async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
 
 def _job(row: Row, now: str, estimate: float | None) -> m.Job:
     """Build a job from a row of `JOB_COLUMNS` at the time `now`."""
-    *values, tags, deduplicated, outcome, left_out, retryable, code, message = row[len(_WORK) :]
+    *values, tags, deduplicated, outcome, left_out, retryable, code, message = row[len(_Work._fields) :]
     fields = dict(zip(_JOB, values, strict=True))
     done, total = fields["completed_steps"], fields["total_steps"]
     progress = min(1.0, done / total) if total else 0.0

@@ -44,12 +44,7 @@ async def counts(read: Read) -> Counts:
     return Counts(
         documents=m.DocumentCounts(total=sum(by_status.values()), **by_status, by_type=by_type),
         chunks=sum(int(chunks) for _, _, _, chunks, _ in groups),
-        queue=m.QueueState(
-            **{
-                status: queue.get(status, 0)
-                for status in ("queued", "running", "completed", "failed", "cancelled")
-            }
-        ),
+        queue=m.QueueState(**{status: queue.get(status, 0) for status in m.QueueState.__struct_fields__}),
         open_failures=await _open_failures(read) if queue.get("failed") else 0,
         originals_bytes=sum(int(size) for _, _, _, _, size in groups),
         kept_originals_bytes=await originals.kept_bytes(read) if is_whole else 0,

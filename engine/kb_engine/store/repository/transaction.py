@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
@@ -265,6 +265,9 @@ class Write(Read):
 
     def drop_lease(self, lease: str) -> None:
         """Record, on commit, that this engine no longer holds the job of this lease."""
+
+
+Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
 
 def placeholders(count: int) -> str:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from kb_engine.store.port import MARK, UNFINISHED, Prepared
+from kb_engine.store.repository import collections
 from kb_engine.store.repository.content import Content, content
 from kb_engine.store.repository.transaction import Read, Write
 
@@ -26,10 +27,7 @@ DOCUMENT = (
 )  # fmt: skip
 """The columns of a document, the same on every database."""
 TABLES: Mapping[str, Sequence[str]] = {
-    "collections": (
-        "id", "name", "description", "created_by", "target_audience", "usage_scenarios", "created_at",
-        "updated_at",
-    ),
+    "collections": collections.COLUMNS,
     "questions": ("day", "total", "unanswered"),
     "question_texts": ("text", "counted_at"),
     "versions": (

@@ -12,7 +12,6 @@ acknowledged before that moment, and no later one. The index is left out, as it 
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,12 +21,12 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from kb_engine.disk import sync
+from kb_engine.disk import sha256_of, sync
 from kb_engine.store.clock import SteadyClock, elapsed_seconds
 from kb_engine.store.port import BaseUnfinished
 from kb_engine.store.repository import content, jobs, versions
 from kb_engine.store.sqlite.connection import damage_of, rows, transaction, value
-from kb_engine.store.sqlite.copying import copied
+from kb_engine.store.sqlite.copying import PRIVATE, copied
 from kb_engine.store.sqlite.damage import reindexed
 from kb_engine.store.sqlite.opening import made_at, restoring
 from kb_engine.store.sqlite.originals import originals_of
@@ -126,7 +125,7 @@ def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
         raise BackupRefused(f"{copy}: a later version of kb has made it. Install that one.")
     _check_free(database, spool)
     with _failures(copy):
-        found = {name: _digest(copy / name) for name in manifest.files}
+        found = {name: sha256_of(copy / name) for name in manifest.files}
     if wrong := sorted(name for name, digest in manifest.files.items() if found[name] != digest):
         raise BackupRefused(f"{copy}: damaged, or changed since it was made: {', '.join(wrong[:_NAMED])}")
     with _failures(database):
@@ -134,7 +133,7 @@ def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
     with made_at(database) as database, _failures(database):
         _check_free(database, spool)
         new, originals = restoring(database), originals_of(database)
-        new.touch(mode=0o600)
+        new.touch(mode=PRIVATE)
         sync(database.parent)  # from here on no engine creates a new base at this path
         for folder in (spool, originals):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +143,7 @@ def restore(copy: Path, database: Path, spool: Path, keys: Path) -> Backup:
             folder = originals if name.startswith(f"{ORIGINALS}/") else spool
             path = {BASE: new, KEYS: new_keys}.get(name, folder / Path(name).name)
             shutil.copyfile(copy / name, path)
-            path.chmod(0o600)
+            path.chmod(PRIVATE)
             sync(path)
         if keys.exists():
             new_keys.unlink(missing_ok=True)
@@ -234,7 +233,7 @@ def _read_back(copy: Path, left_out: list[str]) -> Backup:
         uploads, originals = _names(copy / SPOOL), _names(copy / ORIGINALS)
         beside = [f"{SPOOL}/{each}" for each in uploads] + [f"{ORIGINALS}/{each}" for each in originals]
         beside += [KEYS] * (copy / KEYS).exists()
-        files = {name: _digest(copy / name) for name in (BASE, *sorted(beside))}
+        files = {name: sha256_of(copy / name) for name in (BASE, *sorted(beside))}
         problems = damage_of(db)
         if not problems:  # what the pages of a damaged base say is not worth being compared
             problems += [why for _, why in (*_hurt_documents(db), *_hurt_versions(db))]
@@ -307,7 +306,7 @@ def _leave_out(copy: Path) -> list[str]:
             "DELETE FROM originals WHERE sha256 = ?": [
                 (name, f"the kept file {name} is missing, or is not what was sent")
                 for name in kept
-                if not (file := copy / ORIGINALS / name).is_file() or _digest(file) != name
+                if not (file := copy / ORIGINALS / name).is_file() or sha256_of(file) != name
             ],
             "DELETE FROM jobs WHERE spool = ?": [
                 (name, f"the upload {name} is missing, and its job is left out")
@@ -330,11 +329,6 @@ def _leave_out(copy: Path) -> list[str]:
 def _names(folder: Path) -> set[str]:
     """Return the names of the files in a folder; empty if it does not exist."""
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _reading(db: apsw.Connection) -> SqliteRead:

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from kb_engine.store.sqlite.connection import damage_of, transaction
-from kb_engine.store.sqlite.opening import latest, own
+from kb_engine.store.sqlite.opening import owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,8 @@ class Damage:
 
 def examine(path: Path, *, repair: bool) -> Damage:
     """Ask SQLite about a base, and with `repair` make its indexes again. Blocks; raises `BaseRefused`."""
-    lock = own(path)
-    try:
-        with latest(lock.path) as db:
-            return reindexed(db) if repair else Damage([], damage_of(db))
-    finally:
-        lock.release()
+    with owned(path) as db:
+        return reindexed(db) if repair else Damage([], damage_of(db))
 
 
 def reindexed(db: apsw.Connection) -> Damage:

@@ -40,13 +40,14 @@ from kb_engine.store.port import (
     ReindexProgress,
     bound_embedder,
     check_shape,
+    check_used,
 )
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
+from kb_engine.store.sqlite.copying import PRIVATE
 from kb_engine.store.sqlite.reading import SqliteRead
 from kb_engine.store.sqlite.schema import is_unfinished, migrate, set_embedder, stored_embedder
 from kb_engine.store.sqlite.segments import language_in, open_index
 
-PRIVATE = 0o600
 _ORIGINALS = "originals_bytes"  # the bound of originals of a base that was created with one
 _BEHIND_ALL_DATA = 1 << 62
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
@@ -130,12 +131,17 @@ def prepare(
 def filled_by(path: Path) -> EmbedderIdentity:
     """Return the embedder that filled an existing base. Raises `BaseRefused`."""
     _check_there(path)
+    with owned(path) as db:
+        return check_used(path, stored_embedder(db))
+
+
+@contextmanager
+def owned(path: Path) -> Iterator[apsw.Connection]:
+    """Lock a base, and yield a connection to it after migrating it. Raises `BaseRefused`."""
     lock = own(path)
     try:
         with latest(lock.path) as db:
-            if (stored := stored_embedder(db)) is None:
-                raise NotABase(path, "no engine has used it. Name the base that the engine uses.")
-            return stored
+            yield db
     finally:
         lock.release()
 
@@ -308,34 +314,30 @@ def reindex_sqlite(
         BaseRefused: the base is in use, or is not a base.
     """
     _check_there(path)
-    lock = own(path)
-    try:
-        with latest(lock.path) as db:
-            total: int = value(db, "SELECT count(*) FROM chunks")
-            # A run begun for this embedder continues; one begun for a different embedder is dropped.
-            wanted = f"{embedder.dimensions} {embedder.note}"
-            if value(db, "SELECT value FROM meta WHERE name = 'next_embedder'") != wanted:
-                with transaction(db):
-                    db.execute(_BEGIN)
-                    set_meta(db, "next_embedder", wanted)
-            done: int = value(db, "SELECT count(*) FROM next_vectors")
-            while found := rows(db, _BATCH_OF_MISSING, (REINDEX_BATCH,)):
-                progress(done, total)
-                vectors = embed([Passage(*each) for _, *each in found])
-                check_shape(vectors, len(found), embedder)
-                raw = [vector.tobytes() for vector in np.ascontiguousarray(vectors, VECTOR_TYPE)]
-                new = [(chunk_id, vector) for (chunk_id, *_), vector in zip(found, raw, strict=True)]
-                with transaction(db):
-                    db.executemany("INSERT INTO next_vectors (chunk_id, vector) VALUES (?, ?)", new)
-                done += len(found)
+    with owned(path) as db:
+        total: int = value(db, "SELECT count(*) FROM chunks")
+        # A run begun for this embedder continues; one begun for a different embedder is dropped.
+        wanted = f"{embedder.dimensions} {embedder.note}"
+        if value(db, "SELECT value FROM meta WHERE name = 'next_embedder'") != wanted:
             with transaction(db):
-                db.execute(_SWITCH)
-                _find_languages(db)
-                set_embedder(db, embedder)
-            progress(total, total)
-            return total
-    finally:
-        lock.release()
+                db.execute(_BEGIN)
+                set_meta(db, "next_embedder", wanted)
+        done: int = value(db, "SELECT count(*) FROM next_vectors")
+        while found := rows(db, _BATCH_OF_MISSING, (REINDEX_BATCH,)):
+            progress(done, total)
+            vectors = embed([Passage(*each) for _, *each in found])
+            check_shape(vectors, len(found), embedder)
+            raw = [vector.tobytes() for vector in np.ascontiguousarray(vectors, VECTOR_TYPE)]
+            new = [(chunk_id, vector) for (chunk_id, *_), vector in zip(found, raw, strict=True)]
+            with transaction(db):
+                db.executemany("INSERT INTO next_vectors (chunk_id, vector) VALUES (?, ?)", new)
+            done += len(found)
+        with transaction(db):
+            db.execute(_SWITCH)
+            _find_languages(db)
+            set_embedder(db, embedder)
+        progress(total, total)
+        return total
 
 
 def _find_languages(db: apsw.Connection) -> None:

@@ -33,7 +33,7 @@ from kb_engine.store.port import Bounds, Found, Query
 from kb_engine.store.repository import search
 from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Read, Row
-from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, engine_error
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, engine_error, roll_back
 from kb_engine.store.sqlite.search_processes import SearchProcesses
 from kb_engine.store.sqlite.segments import folder_of as segment_folder
 from kb_engine.store.store import Store
@@ -125,8 +125,7 @@ class Threads:
             try:
                 return work(db)
             finally:
-                if db.in_transaction:  # SQLite has rolled back by itself if the disk is full
-                    db.execute("ROLLBACK")
+                roll_back(db)
         except apsw.Error as error:
             if (known := engine_error(error)) is not None:
                 raise known from error

@@ -44,6 +44,7 @@ from kb_engine.index.embedded.index import EmbeddedIndex, State, remaining
 from kb_engine.index.embedded.vectors import Mask
 from kb_engine.store.port import Found, Query
 from kb_engine.store.sqlite.reserve import expect_room
+from kb_engine.tasks import end
 from kb_readers.child import reader_command, reader_environment
 
 logger = logging.getLogger(__name__)
@@ -157,9 +158,7 @@ class SearchProcesses:
 
     async def close(self) -> None:
         """End the processes; may be called again."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+        await end(self._keeping)
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()

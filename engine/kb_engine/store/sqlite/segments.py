@@ -45,6 +45,7 @@ from kb_engine.index.words import Analyser
 from kb_engine.priority import lower_priority
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, transaction, value
 from kb_engine.store.sqlite.reserve import expect_room
+from kb_engine.tasks import end
 
 BATCH_ROWS = 1_024
 _AT_ONCE = 16  # number of blocks in memory that are merged into a file while a base is read
@@ -240,8 +241,7 @@ class Upkeep:
     async def close(self) -> None:
         """Stop after the current write; may be called again."""
         self._stopped.set()
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await end(self._task)
         await asyncio.to_thread(self._thread.shutdown)
 
     async def renew_damaged(self) -> int:

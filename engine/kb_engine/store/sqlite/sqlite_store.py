@@ -17,14 +17,14 @@ import asyncio
 import math
 import shutil
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import apsw
 import numpy as np
@@ -45,7 +45,7 @@ from kb_engine.store.port import (
     StoreEventCallback,
 )
 from kb_engine.store.repository import jobs, originals, versions
-from kb_engine.store.repository.transaction import Write
+from kb_engine.store.repository.transaction import Work, Write
 from kb_engine.store.sqlite.connection import (
     VECTOR_TYPE,
     connect,
@@ -64,7 +64,6 @@ from kb_engine.store.sqlite.segments import Upkeep
 from kb_engine.store.store import BLOCK_BYTES, original_lost, utc_now
 
 T = TypeVar("T")
-Work: TypeAlias = Callable[[Write], Coroutine[Any, Any, T]]
 
 GROUP_WRITES = 64
 """Maximum number of writes committed together."""

@@ -46,6 +46,12 @@ UUID = "00000000-0000-4000-8000-000000000000"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def calling(url: str) -> httpx.Client:
+    """Return a client with the key, which loads no certificates."""
+    headers = {"Authorization": f"Bearer {API_KEY}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS, verify=False)
+
+
 def without_ragler() -> AbstractContextManager[Any]:
     """Inside the block, new simulators serve none of RAGler's operations."""
     table = tuple(each for each in OPERATIONS if each.surface is not ApiSurface.RAGLER)
@@ -197,10 +203,9 @@ def test_an_interrupted_run_says_what_is_known(tmp_path: Path) -> None:
 def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
     """The check for an empty base is limited separately from the suite, which uses up its rate limits."""
     with engine(tmp_path) as url:
-        for _ in range(r.LIMITS["listCollections"] + 1):
-            httpx.get(
-                f"{url}/collections", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
-            )
+        with calling(url) as http:
+            for _ in range(r.LIMITS["listCollections"] + 1):
+                http.get("/collections")
         done = kb_verify(url, "--quick", "--report", "/dev/null/none", cwd=tmp_path)
     assert "--report" in done.stderr  # the check of the base has passed
 
@@ -208,8 +213,7 @@ def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
 def test_erase_empties_the_base_before_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     """One module of the suite runs here. `make mutants` begins with the suite on the simulator."""
     monkeypatch.setattr("kb_cli.verify.run_suite", partial(run, tests=[f"{SUITE}.test_state"]))
-    headers = {"Authorization": f"Bearer {API_KEY}"}
-    with simulator() as url, httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS) as http:
+    with simulator() as url, calling(url) as http:
         http.post("/api/v1/jobs", json={"text": "granite"}).raise_for_status()
         done = ended("verify", url, "--quick", "--erase", KB_API_KEY=API_KEY)
         assert http.get("/api/v1/documents").json()["total"] == 0
@@ -219,26 +223,19 @@ def test_erase_empties_the_base_before_the_suite(monkeypatch: pytest.MonkeyPatch
 
 def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     """The base is left unchanged."""
-    with simulator() as url:
-        headers = {"Authorization": f"Bearer {API_KEY}"}
-        with httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS) as http:
-            job = http.post("/api/v1/jobs", json={"text": "granite"}).json()
-            http.get(f"/api/v1/jobs/{job['id']}", params={"wait": 30})
-            refused = kb_verify(url, "--quick", cwd=tmp_path)
-            assert refused.returncode == 2
-            assert "1 document," in refused.stderr
-            assert "--erase" in refused.stderr
-            assert http.get("/api/v1/documents").json()["total"] == 1
+    with simulator() as url, calling(url) as http:
+        job = http.post("/api/v1/jobs", json={"text": "granite"}).json()
+        http.get(f"/api/v1/jobs/{job['id']}", params={"wait": 30})
+        refused = kb_verify(url, "--quick", cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "1 document," in refused.stderr
+        assert "--erase" in refused.stderr
+        assert http.get("/api/v1/documents").json()["total"] == 1
 
 
 def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
     """A description that a user wrote is not removed without permission."""
-    with (
-        simulator() as url,
-        httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS
-        ) as http,
-    ):
+    with simulator() as url, calling(url) as http:
         http.put(f"/collections/{UUID}", json={"name": "guides"}).raise_for_status()
         refused = kb_verify(url, "--quick", cwd=tmp_path)
         assert refused.returncode == 2

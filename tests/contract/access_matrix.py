@@ -260,7 +260,8 @@ def _trials(url: str) -> Iterator[list[Trial]]:
             http = httpx.Client(base_url=url, headers=sent, timeout=ANSWER_SECONDS, verify=False)
             return Client(stack.enter_context(http))
 
-        admin, ids, jobs, files = client({}), {}, {}, {}
+        admin, ids, jobs = client({}), {}, {}
+        files: dict[str, int] = {}
         for place, tags in PLACES.items():
             job = admin.submit(f"first granite of {place}", tags=[*tags, f"of {place}"], dedup_scope=place)
             ids[place], jobs[place] = admin.completed(job), job.id

@@ -91,6 +91,8 @@ def test_html_becomes_markdown(html: str, markdown: str) -> None:
     [
         ("<title> The &amp;\n title </title><h1>H</h1>", "The & title"),
         ("<title></title><h1>H</h1>", "H"),
+        ("<title>\u200b</title><h1>H</h1>", "H"),
+        ("<title>Untitled</title><h1>H</h1>", "H"),
         ("<h2>H</h2>", None),
         ("<head><title>never closed<body><h1>H</h1>", "never closed"),
         ("<title>A</title><svg><title>icon</title></svg><h1>H</h1>", "A"),

@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from kb_config.settings import SettingsError
 from kb_engine import parts
+from kb_engine.__main__ import main
 from kb_engine.app import create_app
 from kb_engine.parts import Part
 from kb_engine.serving import serve
@@ -217,3 +218,15 @@ async def test_with_a_key_the_key_alone_decides(tmp_path: Path) -> None:
     """No page knows the key, and a proxy may use any host name."""
     headers = {"Host": "kb.example", "Origin": "https://kb.example", "Authorization": "Bearer k"}
     assert await asked(tmp_path, headers, key="k") == (202, "")
+
+
+def test_the_engine_tells_its_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does not start, whatever the settings are."""
+    monkeypatch.setattr("sys.argv", ["kb_engine", "--help"])
+    monkeypatch.setenv("KB_STORE", "sqlite:")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: python -m kb_engine")

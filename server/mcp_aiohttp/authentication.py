@@ -161,10 +161,6 @@ class TrustedProxies:
             return False
         return any(parsed in network for network in self.networks)
 
-    def address_of(self, request: web.Request) -> str:
-        """Return the address of the client: the peer, or the address forwarded by a trusted proxy."""
-        return self.client_of(request) or request.remote or ""
-
     def is_bounded(self, address: str) -> bool:
         """True if the number of connections of an address is limited: it is neither a proxy nor loopback."""
         return not is_loopback(address) and not self.trusts(address)

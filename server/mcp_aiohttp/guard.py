@@ -247,7 +247,7 @@ class TokenCheck:
         token = _token(values[0]) if values else None
         if token is None:
             raise self._unauthorized(request, f"A key is needed: send the header `{self.header}`.")
-        address = self._proxies.address_of(request)
+        address = address_of(request, self._proxies)
         self.wrong.check(address, token)
         try:
             identity = await self.authenticator.authenticate(token)
@@ -291,6 +291,12 @@ class TokenCheck:
         if self.resource is not None:
             challenge = self.resource.challenge(request.path, refused.error, refused.message, refused.scope)
         return refusal(403 if refused.scope else 401, refused.message, challenge)
+
+
+def address_of(request: web.Request, proxies: TrustedProxies) -> str:
+    """Return the address of the client: the peer, or the address forwarded by a trusted proxy."""
+    forwarded = proxies.client_of(request) if proxies.networks else None
+    return forwarded or request.remote or ""
 
 
 def refusal(status: int, message: str, challenge: str) -> Refusal:
@@ -386,7 +392,7 @@ class Gate:
 
     def address_of(self, request: web.Request) -> str:
         """Return the address of the client: the peer, or the address forwarded by a trusted proxy."""
-        return self.proxies.address_of(request)
+        return address_of(request, self.proxies)
 
     def report_refusal(self, request: web.Request, error_type: str, status: int) -> None:
         """Log that a request was refused, with the address that it came from, and count it."""

@@ -87,7 +87,7 @@ class SocketPlaces:
         Raises:
             Refusal: 503, the limit is reached.
         """
-        address = self._proxies.address_of(http)
+        address = self._proxies.client_of(http) or http.remote or ""
         owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
         limit, words = self._limits.open, "are open, the maximum of this server."
         full = self._open >= limit

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -67,6 +68,16 @@ def connections(process: psutil.Process, port: int) -> int:
     return len([each for each in found if each.status == "ESTABLISHED" and each.laddr.port == port])
 
 
+def shares(stack: Stack) -> list[int]:
+    """Open two connections, and return how many of the port's each worker has."""
+    port = int(stack.server_url.rpartition(":")[2])
+    with ExitStack() as opened:
+        for _ in range(2):
+            client = httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS)
+            opened.enter_context(client).get("/healthz").raise_for_status()
+        return [connections(worker, port) for worker in workers(stack)]
+
+
 def ask(client: httpx.Client, tool: str, **arguments: Any) -> dict[str, Any]:
     answer = client.post("/mcp", json=call(tool, **arguments), headers=BOTH).json()
     result: dict[str, Any] = answer["result"]
@@ -120,7 +131,7 @@ def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
     victims[0].wait(START_SECONDS)
     with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         ask(client, "kb_status")
-    eventually(lambda: len(workers(stack)), lambda running: running == 2, what="a second worker")
+    eventually(lambda: shares(stack), lambda shares: shares == [1, 1], what="a second worker")
     with httpx.Client(base_url=stack.server_url, timeout=ANSWER_SECONDS) as client:
         data = base64.b64encode(b"abc").decode()
         arrived = ask(client, "kb_upload_chunk", upload_id=started["upload_id"], chunk_index=0, data=data)

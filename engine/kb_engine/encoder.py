@@ -129,13 +129,6 @@ class Encoder:
             return
         self._loading = asyncio.create_task(self.probe() if self.embedder.loaded else self._load())
 
-    def kept(self, text: str) -> NDArray[np.float32] | None:
-        """Return the vector of a query that came before, at once; None: only `query` can tell."""
-        if self._backing_off or not self.embedder.loaded or text not in self._kept:
-            return None
-        self._kept.move_to_end(text)
-        return self._kept[text]
-
     async def query(self, text: str) -> NDArray[np.float32]:
         """Return the vector of a query, shape (dimensions,). It is kept, for the query may come again.
 

@@ -116,13 +116,7 @@ class SearchApi(Api):
         return answer
 
     async def _found(self, query: Query) -> Found:
-        vector = None
-        if query.mode != "fts":
-            # With the vector at hand, the store need not look up words in a transaction of its own.
-            if (kept := self._encoder.kept(query.text)) is None:
-                vector = self._encoder.query(query.text)
-            else:
-                query = replace(query, vector=kept)
+        vector = None if query.mode == "fts" else self._encoder.query(query.text)
         found = await self._store.search(query, vector)
         return await self._store.judged(query, found) if query.mode == "vector" else found
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kb_engine.embed.protocol import Embedder
 from kb_engine.index.port import Scoring, Vectors
@@ -60,6 +61,10 @@ class HashEmbedder(Embedder):
             else:
                 row[0] = 1.0  # a zero vector has no direction, and its cosine is not a number
         return vectors
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        vector: NDArray[np.float32] = self.embed([text])[0]
+        return vector
 
 
 def _features(word: str) -> array[int]:

@@ -84,12 +84,8 @@ class Embedder:
         raise NotImplementedError
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a query, shape (dimensions,): by default that of the same passage.
-
-        Raises as `embed`.
-        """
-        vector: NDArray[np.float32] = self.embed([text])[0]
-        return vector
+        """Return the vector of a query, shape (dimensions,). Raises as `embed`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release external resources, and cancel calls in progress."""

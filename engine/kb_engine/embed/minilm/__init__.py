@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kb_config.installing import install_command
 from kb_engine.cores import CORES
@@ -24,8 +25,7 @@ _MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a
 class MiniLM(LazyEmbedder):
     """sentence-transformers/all-MiniLM-L6-v2: 384 dimensions, a window of 256 tokens.
 
-    Each call runs on the calling thread, so one thread per core may embed at the same time. A query is
-    embedded as a passage: the model was trained on pairs of both.
+    Each call runs on the calling thread, so one thread per core may embed at the same time.
     """
 
     name = "sentence-transformers/all-MiniLM-L6-v2"
@@ -44,6 +44,11 @@ class MiniLM(LazyEmbedder):
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector per text, shape (n, 384); texts are truncated at 256 tokens."""
         return self._ready().embed(texts) if texts else np.empty((0, self.dimensions), np.float32)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """Embed as a passage: the model was trained on pairs of both."""
+        vector: NDArray[np.float32] = self.embed([text])[0]
+        return vector
 
     def open_session(self, model: bytes) -> Session:
         """Open the model on its runtime; a subclass may use another one. Raises EmbedderUnavailable."""

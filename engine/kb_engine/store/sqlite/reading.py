@@ -33,7 +33,7 @@ from kb_engine.store.port import Bounds, Found, Query
 from kb_engine.store.repository import search
 from kb_engine.store.repository.reach import Condition
 from kb_engine.store.repository.transaction import Read, Row
-from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, engine_error, roll_back
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, engine_error
 from kb_engine.store.sqlite.search_processes import SearchProcesses
 from kb_engine.store.sqlite.segments import folder_of as segment_folder
 from kb_engine.store.store import Store
@@ -125,7 +125,8 @@ class Threads:
             try:
                 return work(db)
             finally:
-                roll_back(db)
+                if db.in_transaction:  # SQLite has rolled back by itself if the disk is full
+                    db.execute("ROLLBACK")
         except apsw.Error as error:
             if (known := engine_error(error)) is not None:
                 raise known from error
@@ -281,29 +282,15 @@ class ReadingStore(Store):
         read.reach = query.selection.reach
         if ahead is not None and ahead.generation == generation and ahead.lookup.state is state:
             return answer(read, replace(ahead, turn=turn))
-        lookup = look_up(read, state, query)
-        self._note_filter(query, is_whole=lookup.is_whole)
-        return answer(read, _LookedUp(lookup, generation, turn))
+        return answer(read, _LookedUp(look_up(read, state, query, self._whole), generation, turn))
 
     def _reads_all_vectors(self, query: IndexQuery) -> bool:
         """True if no filter but the access scope excludes chunks, as far as is known."""
-        if query.mode == "fts" or query.required or query.among is not None or query.wording is not None:
+        if query.mode == "fts" or not _is_selected_alone(query):
             return False
         within_reach = search.condition(Selection(reach=query.selection.reach))
         wanted = search.condition(query.selection)
         return wanted == within_reach or _key(wanted) in self._whole
-
-    def _note_filter(self, query: IndexQuery, *, is_whole: bool) -> None:
-        """Note if all chunks passed the filter of a query; a later search can share its scan then."""
-        if query.required or query.among is not None or query.wording is not None:
-            return
-        key = _key(search.condition(query.selection))
-        if not is_whole:
-            self._whole.discard(key)
-        elif key not in self._whole:
-            if len(self._whole) >= _MAX_FILTERS:
-                self._whole.clear()
-            self._whole.add(key)
 
     def _snapshot(self, db: apsw.Connection) -> tuple[State, int]:
         """Begin a read transaction; return the index state of the same moment, and their generation."""
@@ -318,8 +305,11 @@ class ReadingStore(Store):
             return self._index.state, db.execute(SqliteRead.generation).get
 
 
-def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:
-    """Apply a query to the state of the index that belongs to the transaction."""
+def look_up(read: SqliteRead, state: State, query: IndexQuery, whole: set[Hashable] | None = None) -> Lookup:
+    """Apply a query to the state of the index that belongs to the transaction.
+
+    In `whole` it notes whether all chunks pass the filter.
+    """
     db, analyser = read.db, Analyser(read.db)
     wanted = search.condition(query.selection)
     within_reach = search.condition(Selection(reach=read.reach))
@@ -331,7 +321,17 @@ def look_up(read: SqliteRead, state: State, query: IndexQuery) -> Lookup:
         languages = [one for (one,) in db.execute(*search.languages_within(read.reach))]
         required = analyser.required(query.required, languages)
         words = analyser.words_of(query.text, languages) if query.mode != "vector" else ()
-    return Lookup(state, words, documents, query, required, readable)
+    lookup = Lookup(state, words, documents, query, required, readable)
+    if whole is not None and _is_selected_alone(query):
+        if len(whole) >= _MAX_FILTERS:
+            whole.clear()
+        (whole.add if lookup.is_whole else whole.discard)(_key(wanted))
+    return lookup
+
+
+def _is_selected_alone(query: IndexQuery) -> bool:
+    """True if nothing but the selection of the query excludes chunks."""
+    return not query.required and query.among is None and query.wording is None
 
 
 def documents_that_meet(db: apsw.Connection, condition: Condition) -> Ids | None:

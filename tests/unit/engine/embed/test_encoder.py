@@ -220,9 +220,7 @@ async def test_the_vectors_of_the_last_queries_are_kept(monkeypatch: pytest.Monk
     monkeypatch.setattr(encoder_module, "_KEPT_QUERIES", 2)
     encoder = Encoder(Noting(), workers=1)
     long = "granite " * 1_000
-    assert encoder.kept("a") is None
     vectors = [await encoder.query(text) for text in ("a", "b", "a", "c", "a", "b", long, long)]
-    assert [encoder.kept(text) is not None for text in ("a", "b", "c", long)] == [True, True, False, False]
     assert [await encoder.probe(), await encoder.probe()] == [True, True]
     await encoder.close()
     assert embedded == ["a", "b", "c", "b", long, long, "kb", "kb"]

@@ -220,10 +220,10 @@ async def test_with_a_key_the_key_alone_decides(tmp_path: Path) -> None:
     assert await asked(tmp_path, headers, key="k") == (202, "")
 
 
-def test_the_engine_tells_its_usage(
+def test_help_prints_the_usage_and_starts_no_engine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It does not start, whatever the settings are."""
+    """Settings that would refuse a start are not read."""
     monkeypatch.setattr("sys.argv", ["kb_engine", "--help"])
     monkeypatch.setenv("KB_STORE", "sqlite:")
     with pytest.raises(SystemExit) as ended:

@@ -25,9 +25,21 @@ async def base(tmp_path: Path) -> AsyncIterator[Base]:
         yield base
 
 
-async def test_a_cancelled_search_leaves_those_that_wait_with_it(
-    base: Base, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of searches in each shared scan from now on."""
+    counts: list[int] = []
+    products = QuantisedVectors.shared_products
+
+    def noted(self: QuantisedVectors, some: Sequence[QuantisedQuery], rows: slice) -> Iterator[Any]:
+        counts.append(len(some))
+        return products(self, some, rows)
+
+    monkeypatch.setattr(QuantisedVectors, "shared_products", noted)
+    return counts
+
+
+async def test_a_cancelled_search_leaves_those_that_wait_with_it(base: Base, together: list[int]) -> None:
     assert isinstance(base.store, SqliteStore)
     for number, text in enumerate(TEXTS):
         await base.note(text, title=str(number), tags=[] if number else ["a"])
@@ -46,14 +58,6 @@ async def test_a_cancelled_search_leaves_those_that_wait_with_it(
         )
     ]
     alone = [await base.store.search(query) for query in queries]
-    together: list[int] = []
-    products = QuantisedVectors.shared_products
-
-    def noted(self: QuantisedVectors, some: Sequence[QuantisedQuery], rows: slice) -> Iterator[Any]:
-        together.append(len(some))
-        return products(self, some, rows)
-
-    monkeypatch.setattr(QuantisedVectors, "shared_products", noted)
     turn, turns = base.store._searching, base.store._turns
     held = 0
     while not turn.locked():
@@ -75,21 +79,11 @@ async def test_a_cancelled_search_leaves_those_that_wait_with_it(
         turn.release()
 
 
-async def test_searches_in_the_only_collection_are_scanned_together(
-    base: Base, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_searches_in_the_only_collection_are_scanned_together(base: Base, together: list[int]) -> None:
     """A filter that all chunks pass excludes nothing, which the store knows after its first use."""
     assert isinstance(base.store, SqliteStore)
     for number, text in enumerate(TEXTS):
         await base.note(text, title=str(number), tags=["collection:memory"])
-    together: list[int] = []
-    products = QuantisedVectors.shared_products
-
-    def noted(self: QuantisedVectors, some: Sequence[QuantisedQuery], rows: slice) -> Iterator[Any]:
-        together.append(len(some))
-        return products(self, some, rows)
-
-    monkeypatch.setattr(QuantisedVectors, "shared_products", noted)
     queries = [in_memory(text) for text in TEXTS]
     alone = [ranking(await base.store.search(query)) for query in queries]
     assert together == []

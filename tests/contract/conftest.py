@@ -16,12 +16,17 @@ from aiohttp import web
 
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
+from kb_engine.turns import SHORT_BYTES
 from kb_http.mount import REQUEST_LINE_BYTES
 from kb_verify.files import MULTIPART
 from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY
+from tests.support.ingesting import HELD, TestEmbedder
 from tests.support.new_base import put_base
 from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, SILENCE
+
+HELD_LONG = f"{HELD} " + "stone " * SHORT_BYTES
+"""A note in the lane of long jobs that `embedder` holds; two take all the places of one caller there."""
 
 COUNTS = "contract"
 """The property of a test for counts of the suite's requests, printed at the end of a run."""
@@ -74,6 +79,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     starting = Start(tmp_path)
     yield starting
     await starting.stop()
+
+
+@pytest.fixture
+def embedder(monkeypatch: pytest.MonkeyPatch) -> TestEmbedder:
+    """The embedder of the engines that are started afterwards; a test can hold it."""
+    made = TestEmbedder()
+    monkeypatch.setattr("kb_engine.app.embedder_of", lambda _settings: made)
+    return made
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from kb_contracts.api.models import SandboxInfo
 from kb_engine.address import address_of
 from kb_readers.sandbox import Sandboxing
 from kb_verify.files import END, file_part
-from tests.contract.conftest import Raw, Start
-from tests.support.engine_http import LONG, Caller, Json, answered, problem
+from tests.contract.conftest import HELD_LONG, Raw, Start
+from tests.support.engine_http import Caller, Json, answered, problem
+from tests.support.ingesting import HELD, TestEmbedder
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import PASSWORD, new_server
 from tests.support.stores import direct
@@ -84,8 +85,9 @@ async def test_a_second_request_during_the_first_is_in_progress(kb: Caller) -> N
         assert b" 202 " in await raw.reader.readline()
 
 
+@pytest.mark.usefixtures("embedder")
 async def test_cancelling_a_job_ends_a_long_poll(kb: Caller) -> None:
-    job = await kb.submit(LONG)
+    job = await kb.submit(HELD)
     waiting = asyncio.create_task(kb.job(job["id"], wait=30))
     await kb.started(job)
     await kb.http.delete(f"/api/v1/jobs/{job['id']}")
@@ -93,9 +95,10 @@ async def test_cancelling_a_job_ends_a_long_poll(kb: Caller) -> None:
         assert (await waiting)["status"] == "cancelled"
 
 
+@pytest.mark.usefixtures("embedder")
 async def test_users_take_turns(kb: Caller) -> None:
     """`X-User-ID` separates them: the job of one user starts at once although jobs of another wait."""
-    texts = [f"{number} {LONG}" for number in range(4)]
+    texts = [f"{number} {HELD_LONG}" for number in range(4)]
     jobs = []
     for user, text in zip(("ann", "ann", "ann", "ben"), texts, strict=True):
         sent = await kb.http.post("/api/v1/jobs", json={"text": text}, headers={"X-User-ID": user})
@@ -106,12 +109,13 @@ async def test_users_take_turns(kb: Caller) -> None:
     assert problem(response, "invalid_parameter")["parameter"] == "X-User-ID"
 
 
+@pytest.mark.usefixtures("embedder")
 async def test_too_many_waiting_jobs_are_refused(start: Start) -> None:
     kb = await start(max_queued_jobs=2)
-    for job in await kb.hold():
-        await kb.started(job)
-    await kb.submit(f"one {LONG}")
-    await kb.submit(f"two {LONG}")
+    for number in range(2):
+        await kb.started(await kb.submit(f"{number} {HELD_LONG}"))
+    await kb.submit(f"one {HELD_LONG}")
+    await kb.submit(f"two {HELD_LONG}")
     response = await kb.http.post("/api/v1/jobs", json={"text": "three"})
     problem(response, "queue_full")
     assert int(response.headers["Retry-After"]) >= 1
@@ -123,39 +127,47 @@ async def patch(kb: Caller, number: int, text: str, wait: float, **more: Any) ->
     )
 
 
-async def update(kb: Caller, number: int, text: str, notes: int = 2) -> Json:
-    """Return the job of an update that waits behind long notes."""
-    running, *_ = await kb.hold(notes)
-    await kb.started(running)
-    return answered(await patch(kb, number, text, wait=0), 202)
+BASALT = f"{HELD} basalt"
 
 
+async def update(kb: Caller, number: int) -> Json:
+    """Return the job of an update that is held."""
+    return answered(await patch(kb, number, BASALT, wait=0), 202)
+
+
+@pytest.mark.usefixtures("embedder")
 async def test_an_accepted_update_survives_a_restart(start: Start) -> None:
     kb = await start()
     number = await kb.note("granite")
-    job = await update(kb, number, "basalt")
+    job = await update(kb, number)
     await start.stop()
     again = await start()
     assert (await again.ended(job))["status"] == "completed"
     for _ in range(2):
-        note = answered(await patch(again, number, "basalt", wait=30))
-        assert (note["id"], note["version"], note["title"]) == (number, 2, "basalt")
+        note = answered(await patch(again, number, BASALT, wait=30))
+        assert (note["id"], note["version"], note["title"]) == (number, 2, BASALT)
     assert (await again.document(number))["version"] == 2
 
 
-async def test_joining_an_update_with_a_longer_wait_returns_the_document(kb: Caller) -> None:
+async def test_joining_an_update_with_a_longer_wait_returns_the_document(
+    embedder: TestEmbedder, kb: Caller
+) -> None:
     """The waiting time is not part of the fingerprint that belongs to an idempotency key."""
     number = await kb.note("granite")
-    job = await update(kb, number, "basalt")
-    assert answered(await patch(kb, number, "basalt", wait=30))["version"] == 2
+    job = await update(kb, number)
+    embedder.release.set()
+    assert answered(await patch(kb, number, BASALT, wait=30))["version"] == 2
     assert (await kb.job(job["id"]))["status"] == "completed"
 
 
-async def test_deleting_a_note_ends_a_waiting_update_with_document_not_found(kb: Caller) -> None:
+async def test_deleting_a_note_ends_a_waiting_update_with_document_not_found(
+    embedder: TestEmbedder, kb: Caller
+) -> None:
     number = await kb.note("granite")
-    job = await update(kb, number, "basalt", notes=8)  # not all are taken in before the deletion
-    waiting = asyncio.create_task(patch(kb, number, "basalt", wait=30))
+    job = await update(kb, number)
+    waiting = asyncio.create_task(patch(kb, number, BASALT, wait=30))
     answered(await kb.http.delete(f"/api/v1/documents/{number}"))
+    embedder.release.set()
     problem(await waiting, "document_not_found")
     assert (await kb.job(job["id"]))["error"]["code"] == "document_not_found"
 

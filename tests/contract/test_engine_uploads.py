@@ -11,7 +11,7 @@ import pytest
 
 from kb_verify.files import END, MULTIPART, field_part, file_part, part
 from kb_verify.suite.test_uploads import BODIES
-from tests.contract.conftest import Raw, Start
+from tests.contract.conftest import HELD_LONG, Raw, Start
 from tests.support.engine_http import Caller, Json, answered, problem
 from tests.support.patience import ANSWER_SECONDS
 
@@ -99,16 +99,24 @@ async def test_an_upload_cut_off_leaves_nothing(kb: Caller, tmp_path: Path) -> N
     assert spooled(tmp_path) == []
 
 
+async def hold(kb: Caller) -> None:
+    """Let the caller's next files wait in the queue."""
+    for number in range(2):
+        await kb.submit(f"{number} {HELD_LONG}")
+
+
+@pytest.mark.usefixtures("embedder")
 async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -> None:
-    await kb.hold()
+    await hold(kb)
     job: Json = await kb.send("a.txt", b"granite")
     assert spooled(tmp_path) == [job["id"]]
     await kb.http.delete(f"/api/v1/jobs/{job['id']}")
     assert spooled(tmp_path) == []
 
 
+@pytest.mark.usefixtures("embedder")
 async def test_clearing_leaves_the_spool_empty(kb: Caller, tmp_path: Path) -> None:
-    await kb.hold()
+    await hold(kb)
     for number in range(3):
         await kb.send(f"{number}.txt", b"granite")
     removed: Any = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))

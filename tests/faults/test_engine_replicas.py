@@ -17,7 +17,6 @@ import pytest
 
 from kb_load.processes import free_port
 from tests.faults.engine_process import Running, documents_of, long_note, running, running_server
-from tests.support.engine_http import LONG
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
@@ -129,7 +128,7 @@ def test_one_engine_notifies_the_other_of_completed_and_cancelled_jobs(
         for job_id in jobs:
             for engine in (asking, working):
                 assert engine.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
-        long = [asking.post("/jobs", json={"text": f"{number} {LONG}"})["id"] for number in range(2)]
+        long = [asking.post("/jobs", json={"text": long_note(number, 40_000)})["id"] for number in range(2)]
         for job_id in long:
             asking.wait_until_running(job_id)
         for job_id in long:

@@ -13,9 +13,6 @@ Json = dict[str, Any]
 
 _LOOKS = 2_000
 
-LONG = " ".join(f"long{number}" for number in range(40_000))
-"""Text of a note that keeps a worker busy for some requests."""
-
 
 class Caller:
     """Uses HTTP only, so that any implementation of the API can be tested."""
@@ -57,10 +54,6 @@ class Caller:
                 assert seen["status"] == "running", seen
                 return seen
         raise AssertionError(f"job {job['id']} does not start")
-
-    async def hold(self, notes: int = 2) -> list[Json]:
-        """Submit long notes, of which two take all the places of one caller in the lane of long jobs."""
-        return [await self.submit(f"{number} {LONG}") for number in range(notes)]
 
     async def note(self, text: str, **body: Any) -> int:
         """Ingest a note; return the id of its document."""

@@ -34,8 +34,8 @@ HELD = "held"
 class TestEmbedder(HashEmbedder):
     """A hashing embedder that a test can hold or break.
 
-    Texts with the word `held` wait until `release`. Calls fail while `failures` is above 0, and calls with a
-    text that contains `poison` always fail.
+    Texts with the word `held` wait until `release` or `close`. Calls fail while `failures` is above 0, and
+    calls with a text that contains `poison` always fail.
     """
 
     __test__ = False
@@ -61,6 +61,9 @@ class TestEmbedder(HashEmbedder):
             self.entered.set()
             assert self.release.wait(ANSWER_SECONDS)
         return super().embed(texts)
+
+    def close(self) -> None:
+        self.release.set()
 
     def _failure(self) -> Exception:
         if self.error is EmbedderUnavailable:
@@ -167,6 +170,5 @@ async def parts_in(
         yield Parts(base, spool, embedder, encoder, waiters, workers, pauses)
     finally:
         await workers.stop()
-        embedder.release.set()
         await encoder.close()
         await base.close()

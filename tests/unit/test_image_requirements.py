@@ -21,7 +21,6 @@ IMAGES = re.findall(r"requirements\.py ([a-z ]+) >", (ROOT / "Dockerfile").read_
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 ENTRY = re.compile(r"^(?P<pin>[^\s#].*?)(?P<hashes>(?: \\\n +--hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE)
 PINS = [Requirement(found["pin"]) for found in ENTRY.finditer(LOCK)]
-LOCKED_EXTRAS = ["test", "lock"]
 
 
 @pytest.mark.parametrize("extras", IMAGES)

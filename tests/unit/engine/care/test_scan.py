@@ -23,8 +23,6 @@ from tests.support.eventually import eventually_async
 from tests.support.ingesting import Parts, parts_in
 from tests.support.stores import TestClock, direct
 
-HOUR = 3_600.0
-
 
 @pytest.fixture
 async def parts(tmp_path: Path) -> AsyncIterator[Parts]:

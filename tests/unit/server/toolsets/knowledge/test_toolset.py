@@ -161,11 +161,7 @@ async def check_refusal(knowledge: Knowledge, tool: str, arguments: dict[str, An
         ("knowledge-search", {"filters": {"date_range": {"from": "2025-01-01"}}}, "filters.date_range.from"),
         ("knowledge-search", {"filters": {"date_range": {"start": "yesterday"}}}, "filters.date_range.start"),
         ("knowledge-search", {"filters": {"date_range": {"end": "2025-02-30"}}}, "filters.date_range.end"),
-        (
-            "knowledge-search",
-            {"filters": {"date_range": {"start": "2025-02-01", "end": "2025-01-31"}}},
-            "filters.date_range.end",
-        ),
+        ("knowledge-search", BACKWARDS, "filters.date_range.end"),
         ("knowledge-search", {"limit": 5}, "limit"),
     ],
 )

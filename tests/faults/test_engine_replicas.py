@@ -25,8 +25,8 @@ from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, TEST_SECONDS
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
-SUBMITTED = 50
-KILLED_AFTER = 20
+SUBMITTED = 30
+KILLED_AFTER = 12
 KILLS = 2
 HELD = "heldnote"
 """A word of the notes whose embedding waits; no text of the engine's own has it."""

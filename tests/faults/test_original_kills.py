@@ -40,7 +40,7 @@ def test_a_kept_file_is_whole_or_not_there(tmp_path: Path) -> None:
         sent = threading.Semaphore(0)
         sender = threading.Thread(target=exchange, args=(engine, number, sent))
         sender.start()
-        for _ in range(random.Random(number).randrange(5, 60)):
+        for _ in range(random.Random(number).randrange(5, 25)):
             assert sent.acquire(timeout=ANSWER_SECONDS)
         engine.kill()
         sender.join()

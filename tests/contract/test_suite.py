@@ -30,6 +30,7 @@ from tests.contract.conftest import COUNTS, kb_verify
 from tests.faults.engine_process import Running
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
+from tests.support.patience import SUITE_SECONDS
 from tests.support.postgres import new_database
 
 WORK = 1.5
@@ -84,7 +85,8 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
         killed = killing.submit(kill_often, doomed)
         try:
             engines, report = f"{doomed.url},{other.url}", str(home / "out")
-            done = kb_verify(engines, "--json", "--examples", "2", "--report", report, cwd=home)
+            bounds = ("--examples", "2", "--seconds", str(SUITE_SECONDS))
+            done = kb_verify(engines, "--json", *bounds, "--report", report, cwd=home)
         finally:
             is_over.set()
     killed.result()

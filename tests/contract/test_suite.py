@@ -73,7 +73,11 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
         nonlocal kills
         while kills < KILLS and not is_over.is_set():
             enough = worked(doomed) + WORK
-            eventually(partial(worked, doomed), lambda used: is_over.is_set() or used > enough)  # noqa: B023
+            eventually(
+                partial(worked, doomed),
+                lambda used: is_over.is_set() or used > enough,  # noqa: B023
+                seconds=SUITE_SECONDS,
+            )
             doomed.kill()
             kills += 1
             doomed = started(doomed.port)

@@ -23,26 +23,7 @@ from kb_cli.excerpt import excerpt
 from kb_cli.explained import reason
 from kb_cli.output import CliError, Exit, NotFound, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    CREATE_JOB,
-    DELETE_DOCUMENT,
-    GET_DOCUMENT,
-    LIST_COLLECTIONS,
-    LIST_DOCUMENTS,
-    LIST_TAGS,
-    LIST_VERSIONS,
-    PATCH_NOTE,
-    REMOVE_TAG,
-    SEARCH,
-    WITHOUT_CHUNKS,
-    DeleteQuery,
-    DocumentQuery,
-    DocumentsQuery,
-    NoteQuery,
-    PageQuery,
-    TagsQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
 from kb_contracts.semantics.search import good_matches, with_header
@@ -97,9 +78,9 @@ def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str 
         if name == tag or name in CONVENTIONAL:
             continue
         # Documents are requested first, because requests for collections have a rate limit.
-        if client.call(LIST_DOCUMENTS, query=DocumentsQuery(tag=tag, limit=1)).total:
+        if client.call(ops.LIST_DOCUMENTS, query=ops.DocumentsQuery(tag=tag, limit=1)).total:
             continue
-        known = [each.name for each in client.call(LIST_COLLECTIONS).collections]
+        known = [each.name for each in client.call(ops.LIST_COLLECTIONS).collections]
         if name not in known:
             raise no_collection(name, known, advice)
 
@@ -110,7 +91,7 @@ def note_new_collection(client: EngineClient, tags: Sequence[str], out: Output) 
     if name in CONVENTIONAL or out.as_json:
         return
     with client.optional():  # a key may write without reading
-        found = client.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX, limit=_LISTED))
+        found = client.call(ops.LIST_TAGS, query=ops.TagsQuery(prefix=PREFIX, limit=_LISTED))
         known = {each.tag.removeprefix(PREFIX) for each in found.tags}
         if name not in known and found.total <= _LISTED:  # of more, it may be a later one
             hint = did_you_mean(name, known.union(CONVENTIONAL))
@@ -176,7 +157,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
     except msgspec.ValidationError as error:
         raise CliError(Exit.USAGE, str(error)) from error
     with engine(options) as client:
-        answer = client.call(SEARCH, body=request)
+        answer = client.call(ops.SEARCH, body=request)
         if not answer.results:
             check_collections(client, request.tags)
     if out.answered(answer):
@@ -236,22 +217,22 @@ def get(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.USAGE, "--original saves the file of one document: give its number or uid")
     with engine(options) as client:
         if options.document is None:
-            listed = DocumentsQuery(
+            listed = ops.DocumentsQuery(
                 source_path=options.source_path,
                 tag=",".join(tags) or None,
                 limit=options.limit or _LISTED,
                 offset=options.offset,
             )
-            found = client.call(LIST_DOCUMENTS, query=listed)
+            found = client.call(ops.LIST_DOCUMENTS, query=listed)
             if not found.total and not out.as_json:  # a script reads an empty list
                 check_collections(client, tags)
             _show_list(found, out)
             return
-        query = DocumentQuery(
+        query = ops.DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
         try:
-            document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+            document = client.call(ops.GET_DOCUMENT, path={"document_id": options.document}, query=query)
         except NotFound as error:
             if _is_in_trash(client, options.document):
                 removed = f"document {options.document} was removed"
@@ -299,7 +280,9 @@ def get(options: argparse.Namespace, out: Output) -> None:
 
 def _is_in_trash(client: EngineClient, key: str) -> bool:
     try:
-        kept = client.call(LIST_VERSIONS, path={"document_id": key}, query=PageQuery(limit=1)).versions
+        kept = client.call(
+            ops.LIST_VERSIONS, path={"document_id": key}, query=ops.PageQuery(limit=1)
+        ).versions
     except CliError:
         return False
     return bool(kept) and kept[0].removed
@@ -330,8 +313,8 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         for place, key in enumerate(options.documents, 1):
             try:
                 if options.yes or _confirmed(client, key):
-                    query = DeleteQuery(purge=options.purge)
-                    removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}, query=query))
+                    query = ops.DeleteQuery(purge=options.purge)
+                    removed.append(client.call(ops.DELETE_DOCUMENT, path={"document_id": key}, query=query))
                     keys.append(key)
             except CliError as error:
                 failures.append(error)
@@ -383,7 +366,9 @@ async def _move(options: argparse.Namespace) -> m.Document:
     tls = engine_tls(settings.engine_ca)
     port = HttpEngine(settings.engine_url, settings.api_key, tls=tls)
     try:
-        document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)
+        document = await port.call(
+            ops.GET_DOCUMENT, path={"document_id": options.document}, query=ops.WITHOUT_CHUNKS
+        )
         return await collection_moves.move(port, document, options.to)
     except (ToolError, EngineFault) as error:
         words = error if isinstance(error, ToolError) else tool_error(error, document_id=options.document)
@@ -425,11 +410,11 @@ def tag(options: argparse.Namespace, out: Output) -> None:
                 raise CliError(Exit.USAGE, f"'-{each}': {order}")
         for each in removed:
             if each in document.tags:
-                document = client.call(REMOVE_TAG, path={**path, "tag": each})
+                document = client.call(ops.REMOVE_TAG, path={**path, "tag": each})
             else:
                 out.note(f"Document {document.id} does not have the tag {each}.")
         if added:
-            document = client.call(ADD_TAGS, path=path, body=m.TagsRequest(tags=added))
+            document = client.call(ops.ADD_TAGS, path=path, body=m.TagsRequest(tags=added))
     if not out.answered(document):
         out.text(f"Tags of document {document.id}: {collection_and_tags(document.tags)[1] or 'none'}")
 
@@ -447,7 +432,7 @@ def add_note(options: argparse.Namespace, out: Output) -> int:
     )
     with engine(options) as client:
         note_new_collection(client, tags, out)
-        job = client.call(CREATE_JOB, body=note)
+        job = client.call(ops.CREATE_JOB, body=note)
         if not options.no_wait:
             job = client.wait_for_job(job.id)
         document = None
@@ -462,7 +447,7 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
         text=_note_text(options.text), title=options.title, expected_version=options.expected_version
     )
     with engine(options) as client:
-        waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
+        waiting = ops.NoteQuery(wait=0) if options.no_wait else ops.NoteQuery()
         before = None
         try:
             before = client.document(options.document_id).version
@@ -470,7 +455,7 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
             if error.status == Exit.UNREACHABLE:  # a silent engine costs one time-out, not two
                 raise
         changed = client.call(
-            PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
+            ops.PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
         )
         if isinstance(changed, m.Job) and not options.no_wait:
             changed = client.wait_for_job(changed.id)

@@ -45,16 +45,8 @@ from mcp_aiohttp.authentication import (
     is_loopback,
 )
 from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol import jsonrpc as jsonrpc
 from mcp_aiohttp.protocol.caller import ANONYMOUS, NOBODY, Caller, Identity, TokenRefused, digest
-from mcp_aiohttp.protocol.jsonrpc import (
-    HOST_NOT_ALLOWED,
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    ORIGIN_NOT_ALLOWED,
-    UNAUTHORIZED,
-    Refusal,
-    error_bytes,
-)
 
 log = logging.getLogger(__name__)
 
@@ -106,20 +98,22 @@ class OriginCheck:
         hosts = request.headers.getall(hdrs.HOST, [])
         any_host = self._any_host or (self._knows_no_names and not is_page)
         if not any_host and (len(hosts) != 1 or not self._is_ours(hosts[0])):
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 421,
-                HOST_NOT_ALLOWED,
+                jsonrpc.HOST_NOT_ALLOWED,
                 "host_not_allowed",
                 "This server does not accept that Host. Add it to "
                 f"{self._setting_names.allowed_hosts} if it is correct.",
             )
         origins = request.headers.getall(hdrs.ORIGIN, ())
         if len(origins) > 1:
-            raise Refusal(403, ORIGIN_NOT_ALLOWED, "origin_not_allowed", "Send the header `Origin` once.")
+            raise jsonrpc.Refusal(
+                403, jsonrpc.ORIGIN_NOT_ALLOWED, "origin_not_allowed", "Send the header `Origin` once."
+            )
         if origins and not self.admits(origins[0]):
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 403,
-                ORIGIN_NOT_ALLOWED,
+                jsonrpc.ORIGIN_NOT_ALLOWED,
                 "origin_not_allowed",
                 "Web pages of that Origin may not call. Add it to "
                 f"{self._setting_names.allowed_origins} where they should.",
@@ -189,9 +183,9 @@ def _check_framing(request: web.Request) -> None:
     """
     codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        raise Refusal(
+        raise jsonrpc.Refusal(
             501,
-            INVALID_REQUEST,
+            jsonrpc.INVALID_REQUEST,
             "transfer_coding_not_supported",
             "Only the Transfer-Encoding chunked is supported.",
         )
@@ -199,9 +193,9 @@ def _check_framing(request: web.Request) -> None:
         return
     parts = _split(request.raw_path)
     if parts is None or parts.netloc.lower() != request.headers.get(hdrs.HOST, "").lower():
-        raise Refusal(
+        raise jsonrpc.Refusal(
             421,
-            HOST_NOT_ALLOWED,
+            jsonrpc.HOST_NOT_ALLOWED,
             "host_not_allowed",
             "The target of the request has another host than its header Host.",
         )
@@ -257,9 +251,9 @@ class TokenCheck:
             raise self._refusal(request, refused) from None
         except AuthenticatorUnavailable as unavailable:
             wait = math.ceil(unavailable.retry_after)
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 503,
-                UNAUTHORIZED,
+                jsonrpc.UNAUTHORIZED,
                 "authenticator_unavailable",
                 unavailable.message,
                 headers={hdrs.RETRY_AFTER: str(wait)},
@@ -283,10 +277,10 @@ class TokenCheck:
             return await self.require(request)
         return NOBODY
 
-    def _unauthorized(self, request: web.Request, message: str) -> Refusal:
+    def _unauthorized(self, request: web.Request, message: str) -> jsonrpc.Refusal:
         return refusal(401, message, self.resource.challenge(request.path) if self.resource else "Bearer")
 
-    def _refusal(self, request: web.Request, refused: TokenRefused) -> Refusal:
+    def _refusal(self, request: web.Request, refused: TokenRefused) -> jsonrpc.Refusal:
         challenge = "Bearer"
         if self.resource is not None:
             challenge = self.resource.challenge(request.path, refused.error, refused.message, refused.scope)
@@ -299,10 +293,12 @@ def address_of(request: web.Request, proxies: TrustedProxies) -> str:
     return forwarded or request.remote or ""
 
 
-def refusal(status: int, message: str, challenge: str) -> Refusal:
+def refusal(status: int, message: str, challenge: str) -> jsonrpc.Refusal:
     """The refusal of a request for its token: 401 `unauthorized`, or 403 `insufficient_scope`."""
     error_type = "unauthorized" if status == 401 else "insufficient_scope"
-    return Refusal(status, UNAUTHORIZED, error_type, message, headers={hdrs.WWW_AUTHENTICATE: challenge})
+    return jsonrpc.Refusal(
+        status, jsonrpc.UNAUTHORIZED, error_type, message, headers={hdrs.WWW_AUTHENTICATE: challenge}
+    )
 
 
 def bearer(request: web.Request) -> str | None:
@@ -361,7 +357,7 @@ class Gate:
                 return await handler(request)
             # Permit the headers and methods that MCP clients use; the Origin was checked before.
             return web.Response(status=204, headers=_PREFLIGHT_HEADERS)
-        except Refusal as refusal:
+        except jsonrpc.Refusal as refusal:
             error_type = refusal.data["error_type"]
             self.report_refusal(request, str(error_type), refusal.status)
             response = refusal_response(refusal)
@@ -372,7 +368,7 @@ class Gate:
         except Exception:
             fields = {"method": request.method, "route": route_of(request)}
             log.exception("A request failed unexpectedly", extra=fields)
-            body = error_bytes(None, INTERNAL_ERROR, "Internal error")
+            body = jsonrpc.error_bytes(None, jsonrpc.INTERNAL_ERROR, "Internal error")
             response = web.Response(status=500, body=body, content_type="application/json")
         if asks_for_websocket(request):
             response.force_close()  # no HTTP is read after a request for another protocol
@@ -433,7 +429,7 @@ class Gate:
             try:
                 await self._check(request)
                 check(request)
-            except Refusal as refusal:
+            except jsonrpc.Refusal as refusal:
                 self.report_refusal(request, str(refusal.data["error_type"]), refusal.status)
                 return refusal_response(refusal)
             if request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= HttpVersion11:
@@ -494,12 +490,12 @@ def route_of(request: web.Request) -> str:
     return resource.canonical if resource is not None else ""
 
 
-def refusal_response(refusal: Refusal) -> web.Response:
+def refusal_response(refusal: jsonrpc.Refusal) -> web.Response:
     """The answer to a request that is refused: a JSON-RPC error with an HTTP status."""
     response = web.Response(
         status=refusal.status,
         headers=refusal.headers,
-        body=error_bytes(None, refusal.code, refusal.message, refusal.data),
+        body=jsonrpc.error_bytes(None, refusal.code, refusal.message, refusal.data),
         content_type="application/json",
     )
     if refusal.close:

@@ -16,18 +16,8 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import DocumentsQuery
+from kb_contracts.semantics import documents as rules
 from kb_contracts.semantics.access import check_changes, check_stays, check_whole
-from kb_contracts.semantics.documents import (
-    check_tags_fit,
-    check_version,
-    document_not_found,
-    not_a_note,
-    note_hash,
-    note_title,
-    tag_not_found,
-    tags_to_unite,
-    text_digest,
-)
 from kb_contracts.semantics.search import GONE, checked, find_quote
 from kb_contracts.semantics.sources import left_out, scope_after_removal, scope_after_tags, source_not_found
 from kb_engine.store.clock import following
@@ -84,7 +74,7 @@ async def _fields(read: Read, key: int | str) -> dict[str, Any]:
     elif number <= m.MAX_INTEGER:  # a greater number is no id
         found = await _rows(read, "d.id = ?", (number,))
     if not found:
-        raise document_not_found(key)
+        raise rules.document_not_found(key)
     return found[0]
 
 
@@ -182,7 +172,7 @@ async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
     standing = await find(read, document_id)
     text = await note_text(read, standing.id)
     if text is None:
-        raise not_a_note(document_id)
+        raise rules.not_a_note(document_id)
     return standing, text
 
 
@@ -242,9 +232,9 @@ async def commit(
     if job.kind == "update":
         await write.hold_document(job.updated_note)
         standing, text = await note(write, job.updated_note)
-        check_version(standing.version, job.expected_version)
+        rules.check_version(standing.version, job.expected_version)
         text = text if job.text is None else job.text
-        sha256, size = text_digest(text)
+        sha256, size = rules.text_digest(text)
         if prepared.of_note not in (None, sha256):
             raise EngineError(
                 "version_conflict",
@@ -257,7 +247,7 @@ async def commit(
             await replace_content(write, standing.id, prepared)
             columns = {
                 "sha256": sha256,
-                "note_hash": note_hash(text),
+                "note_hash": rules.note_hash(text),
                 "size_bytes": size,
                 **outcome_columns(prepared),
             }
@@ -317,7 +307,7 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
     if job.kind == "file" and write.bounds.originals:
         await originals.keep(write, job)
         document = await find(write, document.id)
-    given = job.title if job.title != (job.filename or note_title(job.text or "")) else None
+    given = job.title if job.title != (job.filename or rules.note_title(job.text or "")) else None
     return await jobs.complete(
         write,
         job.id,
@@ -338,7 +328,7 @@ async def _submitted_again(
         await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
         await originals.release(write, [standing.sha256])
     changes = [
-        await _tag(write, document_id, tags_to_unite(standing.tags, job.tags)),
+        await _tag(write, document_id, rules.tags_to_unite(standing.tags, job.tags)),
         await sources.attach(write, standing, job),
     ]
     if prepared is not None or any(changes):
@@ -467,7 +457,7 @@ async def hold(write: Write, key: int | str) -> m.Document:
 async def hold_version(write: Write, key: int | str, if_match: int | None) -> m.Document:
     """Lock a document like `hold`, and check its version."""
     standing = await hold(write, key)
-    check_version(standing.version, if_match)
+    rules.check_version(standing.version, if_match)
     return standing
 
 
@@ -493,7 +483,7 @@ async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: 
     """
     standing = await hold_version(write, key, if_match)
     check_changes(write.reach, tags)
-    check_tags_fit(standing.tags, tags)
+    rules.check_tags_fit(standing.tags, tags)
     await _add_tags(write, standing.id, standing.tags, tags)
     return await find(write, standing.id)
 
@@ -536,7 +526,7 @@ async def remove_tag(
     check_stays(write.reach, [*left, *added])
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (standing.id, tag)):
-        raise tag_not_found(tag)
+        raise rules.tag_not_found(tag)
     scope = scope_after_removal(await _scope(write, standing.id), tag, [*left, *added])
     await assign(write, standing.id, {"dedup_scope": scope})
     await raise_version(write, standing.id)

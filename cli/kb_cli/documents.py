@@ -28,14 +28,7 @@ from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
 from kb_contracts.semantics.search import good_matches, with_header
 from kb_contracts.semantics.sources import what_stays
-from kb_server.collection_tags import (
-    CONVENTIONAL,
-    split_tags,
-    tag_of,
-    tags_for_search,
-    tags_for_submission,
-    validate_tags,
-)
+from kb_server import collection_tags
 from kb_server.tool import ToolError
 
 if TYPE_CHECKING:
@@ -75,7 +68,7 @@ def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str 
     """
     for tag in tags:
         name = tag.removeprefix(PREFIX)
-        if name == tag or name in CONVENTIONAL:
+        if name == tag or name in collection_tags.CONVENTIONAL:
             continue
         # Documents are requested first, because requests for collections have a rate limit.
         if client.call(ops.LIST_DOCUMENTS, query=ops.DocumentsQuery(tag=tag, limit=1)).total:
@@ -88,13 +81,13 @@ def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str 
 def note_new_collection(client: EngineClient, tags: Sequence[str], out: Output) -> None:
     """Note that the collection among `tags` has no documents yet, and the nearest other name."""
     name = tags[0].removeprefix(PREFIX)
-    if name in CONVENTIONAL or out.as_json:
+    if name in collection_tags.CONVENTIONAL or out.as_json:
         return
     with client.optional():  # a key may write without reading
         found = client.call(ops.LIST_TAGS, query=ops.TagsQuery(prefix=PREFIX, limit=_LISTED))
         known = {each.tag.removeprefix(PREFIX) for each in found.tags}
         if name not in known and found.total <= _LISTED:  # of more, it may be a later one
-            hint = did_you_mean(name, known.union(CONVENTIONAL))
+            hint = did_you_mean(name, known.union(collection_tags.CONVENTIONAL))
             out.note(f"the collection {name!r} has no documents yet{hint}")
 
 
@@ -106,7 +99,7 @@ def no_collection(name: str, known: Sequence[str], advice: str = "") -> NotFound
 
 def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
     """Return a document's collection and its other tags, for people."""
-    placed = split_tags(tags)
+    placed = collection_tags.split_tags(tags)
     return placed.collection or "", ", ".join(placed.tags)
 
 
@@ -145,7 +138,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
     request = m.SearchRequest(
         query=query,
         top=options.top,
-        tags=labels(options, tags_for_search),
+        tags=labels(options, collection_tags.tags_for_search),
         doc_type=options.doc_type,
         mode=options.mode,
         fts_only=True if options.fts_only else None,
@@ -207,7 +200,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
 
 def get(options: argparse.Namespace, out: Output) -> None:
     """Show one document with its text, or list documents by collection, tags or source."""
-    tags = labels(options, tags_for_search)
+    tags = labels(options, collection_tags.tags_for_search)
     if options.document is not None and (options.source_path is not None or tags):
         raise CliError(
             Exit.USAGE,
@@ -342,7 +335,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
 def move(options: argparse.Namespace, out: Output) -> None:
     """Put a document into another collection, as the server does; into a new one only with `--new`."""
     try:
-        tag = tag_of(options.to)
+        tag = collection_tags.tag_of(options.to)
     except ToolError as error:
         raise CliError(Exit.USAGE, error.message) from error
     if not options.new:
@@ -396,8 +389,8 @@ def tag(options: argparse.Namespace, out: Output) -> None:
         if change[:1] not in ("+", "-"):
             raise CliError(Exit.USAGE, f"{change!r}: {order}")
     try:
-        added = validate_tags([change[1:] for change in changes if change[0] == "+"])
-        removed = validate_tags([change[1:] for change in changes if change[0] == "-"])
+        added = collection_tags.validate_tags([change[1:] for change in changes if change[0] == "+"])
+        removed = collection_tags.validate_tags([change[1:] for change in changes if change[0] == "-"])
     except ToolError as error:
         raise CliError(Exit.USAGE, error.message) from error
     if both := [each for each in added if each in removed]:
@@ -421,7 +414,7 @@ def tag(options: argparse.Namespace, out: Output) -> None:
 
 def add_note(options: argparse.Namespace, out: Output) -> int:
     """Ingest a note, and wait until it can be found."""
-    tags = labels(options, tags_for_submission)
+    tags = labels(options, collection_tags.tags_for_submission)
     note = m.NoteRequest(
         text=_note_text(options.text),
         title=options.title,

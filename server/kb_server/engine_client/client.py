@@ -29,17 +29,11 @@ from kb_contracts.api.content import OCTETS, FileContent
 from kb_contracts.api.ragler import USER_ID
 from kb_server.access.grants import GRANT, Grant
 from kb_server.engine_client import errors as errors
+from kb_server.engine_client import transport
 from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, Content, FileSource, check_version
 from kb_server.engine_client.problems import MAX_DETAIL, fault_of, name_of
-from kb_server.engine_client.transport import (
-    HEALTH_SECONDS,
-    EngineRequest,
-    Exchange,
-    HttpTransport,
-    RetryPolicy,
-)
 from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
 B = TypeVar("B")
@@ -75,13 +69,13 @@ class HttpEngine:
         api_key: Key = "",
         *,
         read_timeout: float = 30.0,
-        policy: RetryPolicy | None = None,
+        policy: transport.RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
-        exchange: Exchange | None = None,
+        exchange: transport.Exchange | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._http = HttpTransport(
+        self._http = transport.HttpTransport(
             url,
             policy=policy,
             clock=clock,
@@ -143,7 +137,7 @@ class HttpEngine:
         with GRANT.get().adding(1, file.size, lambda: request.has_left):
             return await self._answer(ops.CREATE_JOB, request)
 
-    async def _answer(self, operation: ops.Operation[Any, R], request: EngineRequest) -> R:
+    async def _answer(self, operation: ops.Operation[Any, R], request: transport.EngineRequest) -> R:
         await self._ensure_suitable(operation)
         return await self._http.send(request, partial(decode, operation))
 
@@ -206,7 +200,7 @@ class HttpEngine:
         Each may be silent for three seconds. The circuit breaker does not block these calls, but counts their
         results.
         """
-        read_timeout = min(self._read_timeout, HEALTH_SECONDS)
+        read_timeout = min(self._read_timeout, transport.HEALTH_SECONDS)
         ready, status = (
             self._request(each, read_timeout=read_timeout) for each in (ops.GET_READINESS, ops.GET_STATUS)
         )
@@ -229,7 +223,7 @@ class HttpEngine:
         idempotency_key: str | None = None,
         if_match: int | None = None,
         **content: Any,
-    ) -> EngineRequest:
+    ) -> transport.EngineRequest:
         headers = narrowing(GRANT.get())
         if operation.mutates:
             headers[ops.IDEMPOTENCY_KEY] = idempotency_key or str(uuid4())
@@ -301,7 +295,7 @@ def build_request(
     query: m.Request | None = None,
     body: Any = None,
     file: MultipartFile | None = None,
-) -> EngineRequest:
+) -> transport.EngineRequest:
     """Return a request of `operation` at `base`, with its path filled in, its query, and a body.
 
     It carries `key` as the bearer (empty: no key), the id and the trace of the call being served, and
@@ -341,7 +335,7 @@ def build_request(
         raise errors.Refused("invalid_parameter", "A text contains half a surrogate pair.") from error
     except ValueError as error:
         raise errors.Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
-    return EngineRequest(operation, lines, read_timeout, json, file, texts, params, headers)
+    return transport.EngineRequest(operation, lines, read_timeout, json, file, texts, params, headers)
 
 
 def _beginning(method: str, url: URL, key: str) -> str:

@@ -110,9 +110,7 @@ async def filled_by(settings: EngineSettings) -> EmbedderIdentity:
 
 def store_module(address: Address) -> ModuleType:
     """Return the module `Part.store`, for the base at a PostgreSQL address.
-
-    Raises:
-        DriverMissing: its packages are not installed.
+    Raises DriverMissing: its packages are not installed.
     """
     part = store_part()
     assert part is not None, "an address without a store is refused by the settings"
@@ -180,9 +178,7 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
 
 def keys_of(settings: EngineSettings) -> KeyRing:
     """Return the keys of the key file, of the settings, and of the data folder's owner.
-
-    Raises:
-        KeysUnusable: the key file is damaged, or the owner's key cannot be written.
+    Raises KeysUnusable: the key file is damaged, or the owner's key cannot be written.
     """
     _prepare_folders(settings)
     try:
@@ -233,9 +229,7 @@ def _index_from(settings: EngineSettings) -> Index | None:
 
 def reranker_from(settings: EngineSettings) -> Reranker | None:
     """Return the reranker, not connected yet; None if it is off. A local one may download its model.
-
-    Raises:
-        StartError: its model, or a package, is missing.
+    Raises StartError: its model, or a package, is missing.
     """
     part = reranker_part(settings)
     if part is None:

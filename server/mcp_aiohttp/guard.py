@@ -91,9 +91,7 @@ class OriginCheck:
 
     def require(self, request: web.Request, *, is_page: bool = False) -> None:
         """Let the request pass; `is_page`: a browser may get it without a token and without an Origin.
-
-        Raises:
-            Refusal: 421 for a Host that is not this server's, 403 for a foreign Origin, or for two.
+        Raises Refusal: 421 for a Host that is not this server's, 403 for a foreign Origin, or for two.
         """
         hosts = request.headers.getall(hdrs.HOST, [])
         any_host = self._any_host or (self._knows_no_names and not is_page)
@@ -177,9 +175,7 @@ def _check_framing(request: web.Request) -> None:
     """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
 
     RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
-
-    Raises:
-        Refusal: 501 for another transfer coding, 421 for a target of another host.
+    Raises Refusal: 501 for another transfer coding, 421 for a target of another host.
     """
     codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
@@ -228,10 +224,8 @@ class TokenCheck:
 
     async def require(self, request: web.Request) -> Identity:
         """Return the identity of the sender; `NOBODY` if no token is needed.
-
-        Raises:
-            Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a scope;
-                429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
+        Raises Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a
+        scope; 429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
         """
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
         if len(values) > 1:
@@ -268,9 +262,7 @@ class TokenCheck:
 
     async def require_unless_local(self, request: web.Request) -> Identity:
         """Like `require`, but admit a peer on this machine as `NOBODY`; behind a proxy no peer is local.
-
-        Raises:
-            Refusal: as `require`.
+        Raises Refusal: as `require`.
         """
         proxied = any(header in request.headers for header in _FORWARDED)
         if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
@@ -376,9 +368,7 @@ class Gate:
 
     async def caller_of(self, request: web.Request) -> Caller:
         """Authenticate the sender of a request again: its token may have been revoked.
-
-        Raises:
-            Refusal: as for a new request.
+        Raises Refusal: as for a new request.
         """
         caller = self._caller(request, await self.tokens.require(request))
         return replace(caller, recheck=partial(self.caller_of, request))

@@ -70,9 +70,7 @@ class SearchApi(Api):
     async def answer(self, request: m.SearchRequest) -> m.SearchResponse:
         """Answer a search request within the access scope of the context, to which cursors are bound. Called
         in process, `top` has no maximum, as `kb eval` needs.
-
-        Raises:
-            EngineError: as the operation `search`.
+        Raises EngineError: as the operation `search`.
         """
         started, reach = time.perf_counter(), REACH.get()
         self._engine.searched_at = time.monotonic()

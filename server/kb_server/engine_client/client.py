@@ -143,9 +143,7 @@ class HttpEngine:
 
     async def ensure_reach(self) -> None:
         """Check that this engine enforces the caller's access scope, if it is restricted.
-
-        Raises:
-            EngineFault: it does not, or cannot be asked.
+        Raises EngineFault: it does not, or cannot be asked.
         """
         if GRANT.get().access.reach is None:
             return
@@ -300,9 +298,7 @@ def build_request(
 
     It carries `key` as the bearer (empty: no key), the id and the trace of the call being served, and
     `own_headers`.
-
-    Raises:
-        Refused: a text cannot be encoded, or would be a step in the path.
+    Raises Refused: a text cannot be encoded, or would be a step in the path.
     """
     headers = dict(own_headers)
     if request_id := REQUEST_ID.get():
@@ -354,9 +350,7 @@ def _plain_beginning(method: str, url: str, key: str) -> str:
 
 def header_lines(headers: Mapping[str, str]) -> str:
     """Return `headers` as the lines of a request's head.
-
-    Raises:
-        ValueError: one would break out of its line.
+    Raises ValueError: one would break out of its line.
     """
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if not lines.count("\r") == lines.count("\n") == len(headers) or "\0" in lines:
@@ -366,9 +360,7 @@ def header_lines(headers: Mapping[str, str]) -> str:
 
 def decode(operation: ops.Operation[Any, R], response: RawResponse) -> R:
     """Return the response as the operation's model; unknown members are ignored.
-
-    Raises:
-        EngineFault: it is not a success, or violates the contract.
+    Raises EngineFault: it is not a success, or violates the contract.
     """
     model = operation.models.get(response.status, operation.response_model)
     return read_json(operation, response, lambda body: msgspec.json.decode(body, type=model))
@@ -396,9 +388,7 @@ def _version_in(response: RawResponse) -> _Version:
 
 def read_json(operation: ops.AnyOperation, response: RawResponse, read: Callable[[bytes], T]) -> T:
     """Return the result of `read` for the JSON of a success; `read` raises msgspec's errors.
-
-    Raises:
-        EngineFault: the response is not a success, is not JSON, or `read` fails.
+    Raises EngineFault: the response is not a success, is not JSON, or `read` fails.
     """
     if not 200 <= response.status < 300:
         raise fault_of(operation, response, now=datetime.now(UTC))

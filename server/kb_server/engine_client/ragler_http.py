@@ -133,9 +133,7 @@ class HttpRagler:
 
 async def refuse_narrowed() -> None:
     """Refuse callers with a restricted access scope.
-
-    Raises:
-        EngineTooOld: the caller's scope is restricted.
+    Raises EngineTooOld: the caller's scope is restricted.
     """
     if GRANT.get().access.reach is not None:
         raise EngineTooOld("It does not support keys limited to collections, so they cannot be used with it.")
@@ -151,10 +149,8 @@ def read(
     """Return the response as `model`, without null members; `in_collection`: it is about one collection.
 
     Members may be named `created_by` or `createdBy`: both occur in backends of this API.
-
-    Raises:
-        EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
-            the backend says which thing is missing.
+    Raises EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere`
+    unless the backend says which thing is missing.
     """
     if not 200 <= response.status < 300:
         raise _fault(operation, response, in_collection=in_collection)

@@ -46,9 +46,7 @@ def era_of(
     request: Request, version: str, headers: Mapping[str, str], schema_of: SchemaLookup | None
 ) -> inbound.InboundModernRoute | str:
     """Return the route of `request`, sent at `version`: its checked envelope, or a handshake version.
-
-    Raises:
-        Refusal: the envelope is incomplete, or body and headers disagree.
+    Raises Refusal: the envelope is incomplete, or body and headers disagree.
     """
     routing = headers
     if version not in MODERN_PROTOCOL_VERSIONS:

@@ -72,9 +72,7 @@ class McpEndpoint:
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
         """Answer one HTTP request.
-
-        Raises:
-            Refusal: this endpoint does not accept the message.
+        Raises Refusal: this endpoint does not accept the message.
         """
         if http.method != hdrs.METH_POST and asks_for_websocket(http):
             return await self._sockets.serve(http, self._limits.max_bytes)
@@ -105,9 +103,7 @@ class McpEndpoint:
 
     def check(self, http: web.Request) -> None:
         """Check the request before its body is read.
-
-        Raises:
-            Refusal: the method, the media type or the announced length is not for this endpoint.
+        Raises Refusal: the method, the media type or the announced length is not for this endpoint.
         """
         if http.method != hdrs.METH_POST:
             raise jsonrpc.Refusal(
@@ -129,9 +125,7 @@ class McpEndpoint:
 
     def _check_scope(self, http: web.Request, request: jsonrpc.Request) -> None:
         """Let a client step up if its token lacks the scope of a tool and another token can have it.
-
-        Raises:
-            Refusal: 403 `insufficient_scope`, with all scopes that the next token needs.
+        Raises Refusal: 403 `insufficient_scope`, with all scopes that the next token needs.
         """
         if self._resource is None or request.method != CALL or self._server.missing_scope is None:
             return
@@ -369,9 +363,7 @@ class Exchange(Channel):
         self, method: str, _params: Mapping[str, Any] | None, _opts: CallOptions | None = None
     ) -> dict[str, Any]:
         """Refuse: there is no back channel to the client.
-
-        Raises:
-            NoBackChannelError: always.
+        Raises NoBackChannelError: always.
         """
         raise NoBackChannelError(method)
 
@@ -411,9 +403,7 @@ def _event(body: bytes) -> bytes:
 
 def _header_version(headers: CIMultiDictProxy[str], request: jsonrpc.Request | None = None) -> str:
     """Return the protocol version in the headers; `request` is the message that they came with, if any.
-
-    Raises:
-        Refusal: 400, the version is not one that this server speaks, or a routing header occurs twice.
+    Raises Refusal: 400, the version is not one that this server speaks, or a routing header occurs twice.
     """
     for name in (inbound.MCP_PROTOCOL_VERSION_HEADER, inbound.MCP_METHOD_HEADER, inbound.MCP_NAME_HEADER):
         if len(headers.getall(name, ())) > 1:
@@ -433,9 +423,7 @@ def _header_version(headers: CIMultiDictProxy[str], request: jsonrpc.Request | N
 
 async def _read_body(request: web.Request, limits: BodyLimits) -> bytes:
     """Return the whole body; reading stops at the limit.
-
-    Raises:
-        Refusal: 413 over the limit, 408 if it stopped coming, 400 if its framing is broken.
+    Raises Refusal: 413 over the limit, 408 if it stopped coming, 400 if its framing is broken.
     """
     if request.content.is_eof():  # came whole with its headers, as nearly always
         body = request.content.read_nowait()

@@ -75,9 +75,7 @@ class SocketPlaces:
     @contextmanager
     def taken(self, http: web.Request) -> Iterator[None]:
         """Hold one place within the block.
-
-        Raises:
-            Refusal: 503, the limit is reached.
+        Raises Refusal: 503, the limit is reached.
         """
         address = self._proxies.client_of(http) or http.remote or ""
         owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
@@ -125,10 +123,8 @@ class WebSockets:
 
     async def serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
         """Serve one connection until it ends; a message has at most `max_bytes`.
-
-        Raises:
-            Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, the limit of open WebSockets is
-                reached.
+        Raises Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, the limit of open
+        WebSockets is reached.
         """
         with self._places.taken(http):
             # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
@@ -231,9 +227,7 @@ class _Outbox(ObjectSendStream[SessionMessage]):
 
     async def send(self, item: SessionMessage) -> None:
         """Send a message of the SDK's.
-
-        Raises:
-            anyio.BrokenResourceError: the peer no longer reads.
+        Raises anyio.BrokenResourceError: the peer no longer reads.
         """
         message = item.message
         match message:
@@ -250,9 +244,7 @@ class _Outbox(ObjectSendStream[SessionMessage]):
 
     async def write(self, data: bytes, kind: WSMsgType = WSMsgType.TEXT) -> None:
         """Send a frame.
-
-        Raises:
-            anyio.BrokenResourceError: the peer no longer reads.
+        Raises anyio.BrokenResourceError: the peer no longer reads.
         """
         async with self._turn:
             await self._room()

@@ -63,9 +63,7 @@ Rest = tuple[Block, Mask | None]  # a block, and a mask of its remaining rows; N
 
 def write_segment(path: Path, parts: Sequence[Rest]) -> None:
     """Write the remaining rows of these blocks, in order. At least one block must have vectors.
-
-    Raises:
-        OSError: for example, the disk is full; no file is left behind.
+    Raises OSError: for example, the disk is full; no file is left behind.
     """
     merged = MergedPostings([(block.words.postings(), kept) for block, kept in parts])
     dimensions = parts[0][0].vectors.dimensions

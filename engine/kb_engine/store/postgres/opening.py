@@ -46,9 +46,7 @@ async def prepare(
 ) -> tuple[str, port.EmbedderIdentity, str | None]:
     """Migrate the base to the current layout; return the search path of its connections, the base's embedder,
     and the time of the latest idempotency key.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the subclass gives the reason.
+    Raises BaseRefused: the base cannot be opened; the subclass gives the reason.
     """
     async with latest(address, wait, unfinished=unfinished) as db:
         async with db.transaction():
@@ -176,9 +174,7 @@ async def reindex_postgres(
 
     Engines may run meanwhile: chunks that they add are embedded too, before the switch. After it they refuse
     searches and changes until they are restarted with the new embedder. `embed` blocks.
-
-    Raises:
-        BaseRefused: there is no base, or it cannot be used.
+    Raises BaseRefused: there is no base, or it cannot be used.
     """
     async with latest(address, wait) as db:
         async with db.transaction():

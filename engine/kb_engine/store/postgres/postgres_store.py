@@ -154,9 +154,7 @@ async def open_postgres(
     From `exact_below` chunks on, searches by meaning use an approximate index (`postgres/search`). `index`
     answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
     target of an unfinished migration. Transactions go through the `pooler`, if there is one.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the message is for the operator.
+    Raises BaseRefused: the base cannot be opened; the message is for the operator.
     """
     search_path, bound, newest = await prepare(address, embedder, wait, unfinished=unfinished)
     connections = Connections(pooler or address, search_path, is_pooled=pooler is not None)

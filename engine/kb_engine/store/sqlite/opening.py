@@ -94,9 +94,7 @@ def prepare(
 ) -> tuple[EmbeddedIndex, port.EmbedderIdentity, port.Bounds]:
     """Migrate the base to the current layout and update its index; return the index, the base's embedder, and
     the bounds with its own bound of originals where they leave it to the base.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the subclass gives the reason.
+    Raises BaseRefused: the base cannot be opened; the subclass gives the reason.
     """
     with latest(path, unfinished=unfinished) as db:
         stored = stored_embedder(db)
@@ -297,9 +295,7 @@ def reindex_sqlite(
 
     The new vectors are collected in a separate table, one batch per transaction, so that an interrupted run
     can be continued. Until the switch the base opens with its old embedder, unaffected.
-
-    Raises:
-        BaseRefused: the base is in use, or is not a base.
+    Raises BaseRefused: the base is in use, or is not a base.
     """
     _check_there(path)
     with owned(path) as db:

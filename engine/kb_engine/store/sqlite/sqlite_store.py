@@ -83,9 +83,7 @@ async def open_sqlite(
     `spool` is the folder of the uploads, by default `spool` beside the base. `index` answers the searches
     instead of the embedded index, and is closed with the store. `unfinished` also opens the target of an
     unfinished migration. Up to `search_processes` processes search beside this one, if there is no `index`.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the message is for the operator.
+    Raises BaseRefused: the base cannot be opened; the message is for the operator.
     """
     store = await asyncio.to_thread(
         _open,

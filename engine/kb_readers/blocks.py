@@ -29,13 +29,17 @@ class Blocks:
         self._rows: list[_Row] = []
 
     def add_paragraph(self, text: str, level: int = 0, mark: str = "", depth: int = 0) -> None:
-        """Add a paragraph outside tables: a heading of a `level` from 1 to 6, or a list item with a mark."""
+        """Add a paragraph outside tables: a heading of a `level` from 1 to 6, or a list item with a mark.
+
+        A heading keeps a mark that numbers it, and no bullet.
+        """
         lines = [line for line in map(one_line, text.split("\n")) if line]
         if not lines:
             return
         self.end_table()
         if 0 < level <= LEVELS:
-            self._add(f"{'#' * level} {' '.join(filter(None, [mark, *lines]))}")
+            numbered = [mark] if any(map(str.isalnum, mark)) else []
+            self._add(f"{'#' * level} {' '.join([*numbered, *lines])}")
         elif mark:
             mark = mark if _NUMBERED.fullmatch(mark) else "-"
             self._add(f"{'  ' * min(depth, _DEEPEST_INDENT)}{mark} {' '.join(lines)}", is_item=True)

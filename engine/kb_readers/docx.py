@@ -307,9 +307,8 @@ class _Text(Handler):
         if self._tables:
             self.blocks.add_to_cell(f"{mark} {text}")
         elif has_words:
-            is_heading = 0 < level <= LEVELS
-            if is_heading or (is_item and not _ORDERED.fullmatch(mark)):
-                text, mark = f"{mark} {text}", "" if is_heading else "-"
+            if is_item and not 0 < level <= LEVELS and not _ORDERED.fullmatch(mark):
+                text, mark = f"{mark} {text}", "-"
             self.blocks.add_paragraph(text, level, mark, depth)
 
     def _add_embedded(self, text: str) -> None:

@@ -135,7 +135,10 @@ def _json_of(text: str) -> Any:
 def _without_escaped_backslashes(text: str) -> tuple[str, str]:
     """Return the text with a pair of characters for each escaped backslash, and the pair, which it lacks."""
     lower = text.lower()
-    pair = next(chr(code) for code in _PRIVATE_USE if chr(code) not in text and f"{code:x}" not in lower) * 2
+    unused = (chr(code) for code in _PRIVATE_USE if chr(code) not in text and f"{code:x}" not in lower)
+    if (mark := next(unused, None)) is None:
+        raise ValueError("it has every character of the private use area")
+    pair = 2 * mark
     return _ESCAPE.sub(lambda found: pair if found[0] == r"\\" else found[0], text), pair
 
 

@@ -36,7 +36,7 @@ def wide(text: str) -> bytes:
 
 def test_a_doc_keeps_headings_lists_tables_and_notes_and_drops_fields_and_deletions() -> None:
     paragraphs = [
-        ("Stones\r", 1, b""),
+        ("Stones\r", 1, IN_LIST),
         ("\x13 HYPERLINK x \x14shown\x15 gone\r", 0, b""),
         ("chalk\r", 0, IN_LIST),
         *[(f"{cell}\x07", 0, IN_TABLE) for cell in ("stone", "kg")],

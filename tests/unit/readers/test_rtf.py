@@ -20,6 +20,7 @@ def rtf(body: bytes) -> bytes:
     [
         (rb"\pard\s2 Hard\par\pard\s3 Soft\par\pard\outlinelevel2 Odd\par\pard # x\par",
          "## Hard\n\n# Soft\n\n### Odd\n\n\\# x"),
+        (rb"\s2{\listtext I.\tab}Hard\par{\listtext\f2\'b7\tab}Soft\par", "## I. Hard\n\n## Soft"),
         (rb"caf\'e9 \f1\'ea\'e0\f0  \u8364?\u-10179?\u-8704? \f2 a\f3\'8a\'bf\'8aA", "café ка €😀 α漢晦"),
         (rb"{\uc2\u8364\'a2\'e3}x {\upr{\'3f}{\*\ud{\u233?}}}", "€x é"),
         (rb"10{\super 6} a\line b\~c \-d\_e\emdash f", "10^6 a\nb c d-e—f"),

@@ -107,6 +107,7 @@ def test_removing_an_absent_member_changes_nothing() -> None:
         '{"mcpServers": [1]}',
         '{"mcpServers": null}',
         "mcpServers = 3",
+        "".join(map(chr, range(0xE000, 0xF900))),
     ],
 )
 def test_a_text_that_is_no_valid_configuration_is_not_edited(text: str, form: Format) -> None:

@@ -54,7 +54,10 @@ class OfflineEmbedder:
 
     def embed(self, passages: Sequence[Passage], *, context: bool = True) -> Vectors:
         """Return a vector for each passage, with its title and headings unless `context` is false.
-        Raises     EmbedderUnavailable: an outage lasted too long. TextRefused: the embedder refuses a text.
+
+        Raises:
+            EmbedderUnavailable: an outage lasted too long.
+            TextRefused: the embedder refuses a text.
         """
         size = self._embedder.batch_size
         slices = [passages[start : start + size] for start in range(0, len(passages), size)]

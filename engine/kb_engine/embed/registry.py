@@ -57,8 +57,10 @@ class EmbedderSettings(Settings, frozen=True, kw_only=True):
 def embedder_from(name: str, settings: EmbedderSettings | None = None) -> Embedder:
     """Return the embedder of this name; it loads nothing and calls no endpoint yet. A model of a hub that is
     not on this machine is downloaded now, because its files are part of its identity.
-    Raises     ValueError: unknown name, or insufficient settings (SettingsError). StartError: a model
-    cannot be downloaded, or a package is missing.
+
+    Raises:
+        ValueError: unknown name, or insufficient settings (SettingsError).
+        StartError: a model cannot be downloaded, or a package is missing.
     """
     if name not in EMBEDDERS:
         *names, last = EMBEDDERS

@@ -66,7 +66,10 @@ class Endpoint:
 
     async def post(self, body: bytes, *, seconds: float, most_bytes: int) -> Reply:
         """Send JSON and return the complete response.
-        Raises     NoAnswer: time-out. EndpointUnavailable: no HTTP response, or an oversized one.
+
+        Raises:
+            NoAnswer: time-out.
+            EndpointUnavailable: no HTTP response, or an oversized one.
         """
         try:
             async with asyncio.timeout(seconds):

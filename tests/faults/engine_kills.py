@@ -85,7 +85,7 @@ class Kills:
         for _ in range(kills):
             engine = self._start()
             job_id = job_id or self._send_file(engine, "unique0large", words)
-            engine.wait_until_running(job_id, "Generating embeddings")
+            engine.wait_until_begun(job_id, "Generating embeddings")
             self._kill(engine)
 
     def anywhere(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from kb_contracts.api.models import FINAL_STATUSES
 from kb_load.processes import free_port
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS
@@ -45,10 +46,28 @@ class Running:
             self.queue, lambda queue: queue["queued"] == queue["running"] == 0, what="the end of all jobs"
         )
 
-    def wait_until_running(self, job_id: str, step: str = "") -> None:
+    def ended(self, job_id: str) -> str:
+        """Wait until a job has ended, and return its status."""
+        job = eventually(
+            lambda: self.get(f"/jobs/{job_id}", wait=30),
+            lambda job: job["status"] in FINAL_STATUSES,
+            what="the end of the job",
+        )
+        return str(job["status"])
+
+    def wait_until_running(self, job_id: str) -> None:
+        """For a job that something holds: any other can end before it is seen to run."""
+        eventually(
+            lambda: self.get(f"/jobs/{job_id}")["status"],
+            lambda status: status == "running",
+            what="the start of the job",
+        )
+
+    def wait_until_begun(self, job_id: str, step: str = "") -> None:
+        """Wait until a job runs, at a step whose name contains `step`, or has completed unseen."""
         eventually(
             lambda: self.get(f"/jobs/{job_id}"),
-            lambda job: job["status"] == "running" and step in job["step"],
+            lambda job: job["status"] == "completed" or (job["status"] == "running" and step in job["step"]),
             what="the start of the job",
         )
 

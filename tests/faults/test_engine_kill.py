@@ -88,7 +88,7 @@ def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> No
     """SIGTERM during a job: status 0, no partial data; the job is done after the next start."""
     with running(tmp_path) as engine:
         job = engine.post("/jobs", json={"text": " ".join(f"word{number}" for number in range(60_000))})
-        engine.wait_until_running(job["id"])
+        engine.wait_until_begun(job["id"])
     with running(tmp_path) as again:
         assert again.all_ended()["completed"] == 1
         assert again.get("/documents")["total"] == 1

@@ -15,17 +15,23 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from kb_engine.turns import SHORT_BYTES, lane_slots
 from kb_load.processes import free_port
 from tests.faults.engine_process import Running, documents_of, long_note, running, running_server
+from tests.support.embedding_endpoint import EmbeddingEndpoint, endpoint
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS, TEST_SECONDS
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
 SUBMITTED = 50
 KILLED_AFTER = 20
 KILLS = 2
+HELD = "heldnote"
+"""A word of the notes whose embedding waits; no text of the engine's own has it."""
+PLACES = 2 * (lane_slots(1)["long"] - 1)
+"""The long jobs at which two engines with one embedding thread work for one caller."""
 
 pytestmark = pytest.mark.process
 
@@ -116,28 +122,44 @@ def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
         assert asyncio.run(database.value("SELECT count(*) FROM spool_files WHERE accepted")) == 0
 
 
+@pytest.fixture
+def holding() -> Iterator[EmbeddingEndpoint]:
+    """An embedding endpoint that holds the notes with `HELD`."""
+    with endpoint() as serving:
+        serving.held = HELD
+        yield serving
+
+
 def test_one_engine_notifies_the_other_of_completed_and_cancelled_jobs(
-    database: Database, pooler: dict[str, str], tmp_path: Path
+    database: Database, pooler: dict[str, str], holding: EmbeddingEndpoint, tmp_path: Path
 ) -> None:
     """A long poll ends with a job done by another engine; a cancel stops another engine's work."""
+    settings = {**pooler, **holding.environment, "KB_EMBEDDING_TIMEOUT": str(TEST_SECONDS)}
     with (
-        engine_on(database.url, tmp_path / "asking", **pooler) as asking,
-        engine_on(database.url, tmp_path / "working", **pooler) as working,
+        engine_on(database.url, tmp_path / "asking", **settings) as asking,
+        engine_on(database.url, tmp_path / "working", **settings) as working,
     ):
+
+        def held(word: str) -> list[str]:
+            """Submit as many long notes as the two engines work at for one caller, and wait until all run."""
+            texts = [f"{HELD} {word} {number} " + "stone " * SHORT_BYTES for number in range(PLACES)]
+            jobs = [asking.post("/jobs", json={"text": text})["id"] for text in texts]
+            for job_id in jobs:
+                asking.wait_until_running(job_id)
+            return jobs
+
         jobs = [asking.post("/jobs", json={"text": f"granite {number}"})["id"] for number in range(6)]
         for job_id in jobs:
             for engine in (asking, working):
-                assert engine.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
-        long = [asking.post("/jobs", json={"text": long_note(number, 40_000)})["id"] for number in range(2)]
-        for job_id in long:
-            asking.wait_until_running(job_id)
-        for job_id in long:
+                assert engine.ended(job_id) == "completed"
+        for job_id in held("marble"):
             assert asking.http.delete(f"/api/v1/jobs/{job_id}").json()["status"] == "cancelled"
             assert working.get(f"/jobs/{job_id}", wait=30)["status"] == "cancelled"
-        # Both have stopped that work and are free for the next jobs.
-        after = [working.post("/jobs", json={"text": f"basalt {number}"})["id"] for number in range(4)]
+        # Both have stopped that work, which is still held, and work at the next jobs in its place.
+        after = held("basalt")
+        holding.release()
         for job_id in after:
-            assert asking.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
+            assert asking.ended(job_id) == "completed"
 
 
 def test_calls_succeed_while_two_engines_behind_a_server_are_killed_in_turn(

@@ -82,7 +82,7 @@ def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path:
     assert (status, job["status"]) == (202, "queued")
     assert engine.process.popen.wait(START_SECONDS) == 0
     with running(tmp_path) as again:
-        assert again.get(f"/jobs/{job['id']}", wait=30)["status"] == "completed"
+        assert again.ended(job["id"]) == "completed"
 
 
 def test_a_stopping_engine_refuses_an_incomplete_note_with_advice_to_resend(engine: Running) -> None:

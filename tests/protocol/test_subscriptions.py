@@ -315,8 +315,8 @@ async def test_a_stream_runs_beside_calls_on_a_websocket(
     edit(engine, uri, "Stones")
     assert (await wire.receive())["params"]["uri"] == uri
     await wire.send(given_up("l"))
-    edit(engine, uri, "Granite")
     assert "tools" in (await wire.ask(modern(request("tools/list", request_id=2))))["result"]
+    edit(engine, uri, "Granite")
     assert (await wire.ask(listen(uri, request_id=3)))["method"] == ACKNOWLEDGED
     served.stop.set()
     assert (await wire.receive())["id"] == 3

@@ -23,6 +23,7 @@ from tests.protocol.test_knowledge import states
 from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import Knowledge
+from tests.support.loop_clock import advance_loop
 from tests.support.mcp_messages import call, request
 from tests.support.patience import ANSWER_SECONDS
 
@@ -276,25 +277,24 @@ async def test_a_call_that_does_not_end_is_cancelled_and_told_so(
     assert fake.slow.cancelled.is_set()
 
 
-async def test_a_peer_that_answers_no_ping_is_given_up(serve: Serve, fake: Fake) -> None:
-    limits = SocketLimits(heartbeat=0.2)
-    served = await serve(sockets=limits)
+async def test_a_peer_that_answers_no_ping_is_given_up(
+    serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeat, advance = 10 * ANSWER_SECONDS, advance_loop(monkeypatch)
+    served = await serve(sockets=SocketLimits(heartbeat=heartbeat))
     dead, alive = await Bare.open(served), await Bare.open(served)
     dead.writer.write(text_frame(call("slow", 1)))
     await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
-    pings = 0
-    while not fake.slow.cancelled.is_set():
-        kind, payload = await alive.receive()
-        assert kind == WSMsgType.PING
-        alive.writer.write(frame(WSMsgType.PONG, payload))
-        pings += 1
-    alive.writer.write(text_frame(request("ping", request_id=2)))
-    kind, payload = await alive.receive()
-    while kind == WSMsgType.PING:
-        alive.writer.write(frame(WSMsgType.PONG, payload))
-        kind, payload = await alive.receive()
-    assert json.loads(payload)["id"] == 2
-    assert pings >= 1
+    advance(heartbeat + 1)
+    for each in (dead, alive):
+        assert await each.receive() == (WSMsgType.PING, b"")
+    alive.writer.write(frame(WSMsgType.PONG) + text_frame(request("ping", request_id=2)))
+    assert (await alive.message())["id"] == 2
+    assert not fake.slow.cancelled.is_set()
+    advance(heartbeat / 2 + 1)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), ANSWER_SECONDS)
+    alive.writer.write(text_frame(request("ping", request_id=3)))
+    assert (await alive.message())["id"] == 3
     for each in (dead, alive):
         each.writer.close()
 

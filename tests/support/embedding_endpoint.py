@@ -33,7 +33,8 @@ class EmbeddingEndpoint:
     """Serves vectors of `embed` under `url`; `requests` holds the bodies received.
 
     `key`: the required bearer key. `fault`: replaces the response. `shape` changes a response before it is
-    sent. It can `stop` and `start` again on the same port.
+    sent. Requests with a text that contains `held` are answered after `release`, those for other texts at
+    once. It can `stop` and `start` again on the same port.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,8 @@ class EmbeddingEndpoint:
         self.headers: list[dict[str, str]] = []
         self.key = ""
         self.fault: Fault | None = None
+        self.held = ""
+        self._released = asyncio.Event()
         self.shape: Callable[[Json], Any] = lambda answer: answer
         self.embed: Callable[[Sequence[str]], NDArray[np.float32]] = HashEmbedder().embed
         self._loop = asyncio.new_event_loop()
@@ -67,6 +70,10 @@ class EmbeddingEndpoint:
     def stop(self) -> None:
         """Stop listening, and close open connections."""
         self._do(self._stop())
+
+    def release(self) -> None:
+        """Answer the held requests, and hold no more."""
+        self._loop.call_soon_threadsafe(self._released.set)
 
     def close(self) -> None:
         """Stop permanently."""
@@ -99,6 +106,8 @@ class EmbeddingEndpoint:
             return told(401, "Incorrect API key provided")
         if self.fault is not None and (instead := await self.fault(request, asked)) is not None:
             return instead
+        if self.held and any(self.held in text for text in asked["input"]):
+            await self._released.wait()
         vectors = self.embed(asked["input"])
         data = [{"object": "embedding", "index": i, "embedding": v.tolist()} for i, v in enumerate(vectors)]
         answer = {"object": "list", "model": asked["model"], "data": data}

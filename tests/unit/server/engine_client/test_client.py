@@ -39,7 +39,7 @@ from kb_simulator import Stuck
 from kb_simulator.harness.faults import Status
 from tests.support.eventually import eventually_async
 from tests.support.loop_clock import advance_loop, turns
-from tests.support.patience import ANSWER_SECONDS, SILENCE
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 from tests.support.uploads import sha256
@@ -180,12 +180,16 @@ class TestVersionCheck:
         await client.call(LIST_JOBS, query=JobsQuery())
         engine.journal.expect(operation="getStatus", exactly=1)
 
-    async def test_callers_that_begin_together_share_the_outcome(self, engine: SimulatedEngine) -> None:
+    async def test_callers_that_begin_together_share_the_outcome(
+        self, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        advance = advance_loop(monkeypatch)
         engine.arm("hang", "getStatus")
-        client = HttpEngine(engine.url, "secret", read_timeout=SILENCE)
-        outcomes = await asyncio.gather(
-            *(client.call(LIST_JOBS, query=JobsQuery()) for _ in range(4)), return_exceptions=True
-        )
+        client = HttpEngine(engine.url, "secret", read_timeout=ANSWER_SECONDS)
+        calls = [asyncio.create_task(client.call(LIST_JOBS, query=JobsQuery())) for _ in range(4)]
+        await eventually_async(lambda: engine.journal.requests("getStatus"), what="the question")
+        advance(ANSWER_SECONDS)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [EngineTimeout] * 4
         engine.journal.expect(operation="getStatus", exactly=1)
         await client.close()

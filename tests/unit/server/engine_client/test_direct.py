@@ -97,7 +97,7 @@ async def both(tmp_path: Path) -> AsyncIterator[Both]:
 
 async def note(engine: HttpEngine, text: str = "Bees keep warm in a cluster.") -> m.Document:
     job = await engine.call(CREATE_JOB, body=m.NoteRequest(text=text, tags=["collection:memory", "bees"]))
-    ended = await engine.wait_for_job(job.id, 20)
+    ended = await engine.wait_for_job(job.id, ANSWER_SECONDS)
     assert ended.document_id is not None
     return await engine.call(GET_DOCUMENT, path={"document_id": ended.document_id})
 
@@ -394,7 +394,7 @@ async def test_a_file_that_is_kept_comes_back_without_a_socket(both: Both) -> No
         yield data
 
     job = await both.direct.send_file(FileSource("a.txt", len(data), blocks), m.FileFields())
-    ended = await both.direct.wait_for_job(job.id, 60)
+    ended = await both.direct.wait_for_job(job.id, ANSWER_SECONDS)
     document = await both.direct.call(GET_DOCUMENT, path={"document_id": ended.document_id})
     for engine in (both.direct, both.http):
         async with engine.original(document) as content:
@@ -414,7 +414,7 @@ async def test_a_file_that_is_cut_is_a_fault_without_a_socket_too(both: Both, tm
         yield data
 
     job = await both.direct.send_file(FileSource("a.txt", len(data), blocks), m.FileFields())
-    ended = await both.direct.wait_for_job(job.id, 60)
+    ended = await both.direct.wait_for_job(job.id, ANSWER_SECONDS)
     document = await both.direct.call(GET_DOCUMENT, path={"document_id": ended.document_id})
     (file,) = (tmp_path / "engine" / "kb.sqlite.originals").iterdir()
     file.write_bytes(data[:120_000])

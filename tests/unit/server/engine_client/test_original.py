@@ -43,7 +43,7 @@ async def once(data: bytes) -> AsyncGenerator[bytes, None]:
 async def test_a_file_comes_back_and_its_connection_serves_on(engine: HttpEngine) -> None:
     data = bytes(range(32, 127)) * 4_000
     job = await engine.send_file(FileSource("a.txt", len(data), lambda: once(data)), m.FileFields())
-    job = await engine.wait_for_job(job.id, 20)
+    job = await engine.wait_for_job(job.id, ANSWER_SECONDS)
     stored = await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
     for _ in range(3):
         async with engine.original(stored) as content:

@@ -170,8 +170,9 @@ async def test_two_bodies_at_once_do_not_mix(site: Site, monkeypatch: pytest.Mon
     hold = Entry.hold_receiving
 
     def held(entry: Entry, lock: Lock) -> bool:
+        is_held = hold(entry, lock)
         loop.call_soon_threadsafe(receiving.set)
-        return hold(entry, lock)
+        return is_held
 
     async def slowly() -> AsyncIterator[bytes]:
         yield b"ab"

@@ -190,7 +190,7 @@ def _engine(options: argparse.Namespace) -> Iterator[Finding]:
         )
         yield Finding("warning", "jobs", f"{status.failures} failed", advice)
     if not status.storage.is_withheld and status.storage.free_bytes < _LEAST_FREE:
-        left = f"{status.storage.free_bytes >> 20:,} MiB free at {status.storage.path}"
+        left = f"{status.storage.free_bytes >> 20:,} MiB free on the fuller disk, of the base or of uploads"
         yield Finding("error", "storage", left, "free disk space, or delete documents")
 
 

@@ -64,7 +64,7 @@ def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[st
 
 def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str = "") -> None:
     """Check that the collections among `tags` exist; conventional ones always do.
-    Raises CliError: `NOT_FOUND` with `advice` at its end, if a collection does not exist.
+    Raises NotFound: a collection does not exist; `advice` ends the message.
     """
     for tag in tags:
         name = tag.removeprefix(PREFIX)

@@ -232,7 +232,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     @property
     def data_folders(self) -> list[Path]:
         """The folders whose disks must have room: that of uploads and, on SQLite, that of the base."""
-        return [self.folder] if self.address else [self.folder, self.database.parent]
+        return [self.folder] if self.address else [self.folder, self.database.resolve().parent]
 
     @property
     def scan_position(self) -> Path:

@@ -31,7 +31,8 @@ class OriginalFolder:
 
     def is_on_disk_of_spool(self) -> bool:
         """True if removing originals makes room for uploads."""
-        return self.folder.parent.stat().st_dev == self._spool.stat().st_dev
+        there = self.folder if self.folder.exists() else self.folder.parent
+        return there.stat().st_dev == self._spool.stat().st_dev
 
     def take(self, sha256: str, name: str) -> None:
         """Put a file of the spool in its place; it stays in the spool too.

@@ -192,8 +192,8 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
             hints.append(f"{more} more chunks: call kb_get again with chunk_offset={following}.")
         elif not chunks and document.chunk_count:
             hints.append(
-                f"chunk_offset={arguments.chunk_offset} is beyond the number of chunks, "
-                f"{document.chunk_count}: chunk_offset=0 reads the document from its beginning."
+                f"The document ends before chunk_offset={arguments.chunk_offset}; its number of chunks is "
+                f"{document.chunk_count}. chunk_offset=0 reads it from its beginning."
             )
         return KbGetResult(
             **document_members(document),
@@ -244,7 +244,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
             hint = f"{hint} kb_search finds by content.".strip()
         elif not listed:
             hint = (
-                f"offset={arguments.offset} is beyond the number of documents, {found.total}: "
+                f"The list ends before offset={arguments.offset}; its number of documents is {found.total}. "
                 "offset=0 lists the first."
             )
         elif more > 0:

@@ -9,7 +9,7 @@ import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_contracts.api import models as m
-from kb_contracts.semantics import ranking as ranking
+from kb_contracts.semantics import ranking
 
 
 def _as_setting(shares: Mapping[str, float]) -> str:

@@ -45,7 +45,7 @@ from mcp_aiohttp.authentication import (
     is_loopback,
 )
 from mcp_aiohttp.options import HostingOptions
-from mcp_aiohttp.protocol import jsonrpc as jsonrpc
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import ANONYMOUS, NOBODY, Caller, Identity, TokenRefused, digest
 
 log = logging.getLogger(__name__)

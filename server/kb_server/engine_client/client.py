@@ -28,8 +28,7 @@ from kb_contracts.api import operations as ops
 from kb_contracts.api.content import OCTETS, FileContent
 from kb_contracts.api.ragler import USER_ID
 from kb_server.access.grants import GRANT, Grant
-from kb_server.engine_client import errors as errors
-from kb_server.engine_client import transport
+from kb_server.engine_client import errors, transport
 from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, Content, FileSource, check_version

@@ -10,7 +10,7 @@ import msgspec
 
 from kb_contracts.api.errors import ERRORS
 from kb_contracts.api.operations import AnyOperation
-from kb_server.engine_client import errors as errors
+from kb_server.engine_client import errors
 from kb_server.engine_client.http1 import RawResponse
 
 FORBIDDEN = "forbidden"

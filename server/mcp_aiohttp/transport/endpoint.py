@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 from aiohttp import hdrs, web
 from mcp.server.connection import Connection
-from mcp.shared import inbound as inbound
+from mcp.shared import inbound
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import NoBackChannelError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
@@ -28,7 +28,7 @@ from multidict import CIMultiDictProxy
 from mcp_aiohttp.fastpath import CALL, FastPath, FastRequest
 from mcp_aiohttp.guard import CALLER, asks_for_websocket, refusal
 from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
-from mcp_aiohttp.protocol import jsonrpc as jsonrpc
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.eras import envelope_version, era_of, header_mismatch
 from mcp_aiohttp.protocol.kernel import HostedServer

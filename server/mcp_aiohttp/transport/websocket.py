@@ -41,7 +41,7 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPC
 from mcp_aiohttp.authentication import TrustedProxies
 from mcp_aiohttp.guard import CALLER, route_of
 from mcp_aiohttp.options import STALLED_SECONDS, Bounds, SocketLimits
-from mcp_aiohttp.protocol import jsonrpc as jsonrpc
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.session import Session, session

@@ -13,7 +13,7 @@ import asyncpg
 from kb_engine.address import Address
 from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
-from kb_engine.store import port as port
+from kb_engine.store import port
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, connect, rows, value
 from kb_engine.store.postgres.search.building import remove_index

@@ -48,7 +48,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Candidates, Index, IndexQuery, Vector
 from kb_engine.spool import Spool, SpoolFile, on_disk
-from kb_engine.store import port as port
+from kb_engine.store import port
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import (

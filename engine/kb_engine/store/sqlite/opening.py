@@ -25,7 +25,7 @@ from kb_engine.disk import NO_INODES, lacks_inodes
 from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
-from kb_engine.store import port as port
+from kb_engine.store import port
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
 from kb_engine.store.sqlite.copying import PRIVATE
 from kb_engine.store.sqlite.reading import SqliteRead

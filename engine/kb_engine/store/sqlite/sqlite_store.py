@@ -35,7 +35,7 @@ from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Index
 from kb_engine.spool import no_space
-from kb_engine.store import port as port
+from kb_engine.store import port
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
 from kb_engine.store.repository import jobs, originals, versions
 from kb_engine.store.repository.transaction import Work, Write

@@ -119,15 +119,6 @@ def filter_body(_context: Any, body: Any) -> bool:
     return moments[0] <= moments[1]
 
 
-@schemathesis.hook
-def filter_case(_context: Any, case: Any) -> bool:
-    """False for a value beyond an edge beside the other parameters: it is sent without them too."""
-    if case.meta is None or case.meta.phase.name.value != Phase.COVERAGE.value:
-        return True
-    edge = case.meta.phase.data
-    return not (edge.parameter and edge.description.startswith(f"{edge.parameter}: "))
-
-
 def send(phase: Phase, target: Target, tally: Tally, contract: dict[str, Any]) -> None:
     """Send the requests of one phase, and fail with the failed checks, one for each operation and check."""
     phases: dict[str, Any] = {each.value: {"enabled": each is phase} for each in Phase}

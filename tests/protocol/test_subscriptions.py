@@ -26,9 +26,10 @@ from kb_simulator.engine import submissions
 from mcp_aiohttp.authentication import Authenticator, AuthenticatorUnavailable
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.caller import Identity
+from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.subscriptions import SubscriptionLimits
 from tests.protocol.conftest import Serve, Served, Start, serving, stdio_environment
-from tests.protocol.sockets import INITIALIZED, Connect, Wire, given_up
+from tests.protocol.sockets import CLOSE, INITIALIZED, Bare, Connect, Wire, frame, given_up, text_frame
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_official_client import over_websocket
 from tests.support.eventually import eventually_async
@@ -52,11 +53,19 @@ SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
 @pytest.fixture
-async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[Served]:
+async def services(engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[Services]:
     async with Services(ServerSettings(engine_url=engine.url, home=tmp_path)) as services:
-        toolset = build_toolset("kb", services)
-        watched = hosted(toolset, subscription_limits=LIMITS)
-        yield await serve(build_toolset("textfile", services), servers={PATH: watched})
+        yield services
+
+
+@pytest.fixture
+def watched(services: Services) -> HostedServer:
+    return hosted(build_toolset("kb", services), subscription_limits=LIMITS)
+
+
+@pytest.fixture
+async def served(serve: Serve, services: Services, watched: HostedServer) -> Served:
+    return await serve(build_toolset("textfile", services), servers={PATH: watched})
 
 
 def note(engine: SimulatedEngine, text: str = "Granite is hard.", **members: Any) -> str:
@@ -148,6 +157,20 @@ async def test_a_client_that_left_or_unsubscribed_hears_nothing_and_costs_nothin
     await until(at_rest, bool)
     edit(engine, uri, "Stones")
     assert (await staying.ask(request("ping")))["id"] == "1"
+
+
+async def test_a_subscription_that_begins_after_the_end_of_its_connection_leaves_nothing(
+    served: Served, engine: SimulatedEngine, watched: HostedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    bare = await Bare.open(served, PATH)
+    bare.writer.write(text_frame(initialize(LATEST_HANDSHAKE)))
+    await bare.message()
+    bare.writer.write(text_frame(subscribe(note(engine))) + frame(CLOSE, (1000).to_bytes(2)))
+    await until(lambda: caplog.messages, lambda told: "A WebSocket ended" in told)
+    assert watched._subscriptions is not None
+    assert watched._subscriptions._clients == {}
+    bare.writer.close()
 
 
 async def test_subscribing_to_an_unknown_resource_is_refused(

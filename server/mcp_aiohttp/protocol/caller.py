@@ -47,14 +47,17 @@ class Connected:
     """A connection that carries messages both ways, for state that lasts as long as the connection."""
 
     def __init__(self) -> None:
+        self.is_open = True
+        """False for a call that begins after the end of its connection, before it is cancelled."""
         self._endings: list[Callable[[], None]] = []
 
     def on_end(self, ending: Callable[[], None]) -> None:
-        """Have `ending` called when the connection has ended; it raises nothing."""
+        """Have `ending`, which raises nothing, called when the connection, which is open, has ended."""
         self._endings.append(ending)
 
     def end(self) -> None:
         """Call the callbacks: the connection has ended."""
+        self.is_open = False
         for ending in self._endings:
             ending()
 

@@ -204,7 +204,7 @@ class Subscriptions:
         """
         caller = _caller_of(context)
         connection = caller.connection
-        if connection is None:
+        if connection is None or not connection.is_open:
             words = "Notifications need a lasting connection: use stdio or a WebSocket."
             raise MCPError(SERVER_ERROR, words, {"error_type": "no_subscriptions"})
         client = self._clients.get(connection)

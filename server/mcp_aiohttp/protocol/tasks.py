@@ -217,8 +217,9 @@ class ServedTasks:
         """
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return {"resultType": "task", **_modern(task)}
-        if isinstance(context.request, Caller) and context.request.connection is not None:
-            self._follow(context, context.request.connection, task.id)
+        connection = context.request.connection if isinstance(context.request, Caller) else None
+        if connection is not None and connection.is_open:
+            self._follow(context, connection, task.id)
         # In this version every task begins as "working", even if it has already ended.
         raise TaskCreated({"task": {**_of_2025(task), "status": "working"}})
 

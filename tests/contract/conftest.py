@@ -43,7 +43,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 MOST_TOO_FAST = 3
-"""The promises on unfinished jobs that a run may leave unshown on an engine, of a dozen: the job may end while
+"""Promises on unfinished jobs, of a dozen, that a run on an engine may leave unshown: the job may end while
 the suite waits for a processor. The simulator, whose jobs take virtual time, shows all of them.
 """
 

@@ -18,7 +18,7 @@ from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import request
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import Stack, running_stack
 
@@ -84,7 +84,9 @@ STONES: dict[str, Callable[[], bytes]] = {
 
 @pytest.fixture
 def caller(stack: Stack) -> Iterator[Caller]:
+    """A client that waits for jobs too: their readers, with OCR, are of the lowest priority."""
     calling = Caller(stack.mcp_url)
+    calling.http.timeout = COMMAND_SECONDS
     with calling.http:
         yield calling
 

@@ -729,6 +729,17 @@ async def test_a_parameter_that_does_not_fit_is_said(site: Site, path: str, word
     assert not re.search(r"\$\.|Expected|a JSON value|enum value", text)
 
 
+async def test_a_page_beyond_the_end_does_not_claim_that_there_is_nothing(site: Site) -> None:
+    await site.done("/add", text="granite", collection="memory")
+    for path, words in (
+        ("/documents/1", "The text ends before this page."),
+        ("/documents", "The list ends before this page."),
+        ("/jobs", "The list ends before this page."),
+        ("/documents/1/versions", "There are none."),
+    ):
+        assert words in plain(await site.get(f"{path}?offset=1"))
+
+
 async def test_a_form_of_a_stranger_changes_nothing(opened: Open) -> None:
     """A token of another session fails, even from a page on this machine, which shares the cookies."""
     async with opened() as site, opened() as other:

@@ -82,7 +82,7 @@ async def knowledge_before(
             "engine_api_key": key,
             "home": folder / "home",
             "file_roots": [str(root)],
-            "request_timeout_ms": round(1_000 * ANSWER_SECONDS),
+            "request_timeout_ms": round(ANSWER_SECONDS * 1000),
             **settings,
         }
     )

@@ -127,6 +127,7 @@ def test_a_disk_without_room_is_wrong(kb: Kb, monkeypatch: pytest.MonkeyPatch) -
     found = looked(kb)
     assert found["data folder"][0] == "error"
     assert "5 MiB free" in found["data folder"][1]
+    assert found["storage"] == ("error", "5 MiB free on the fuller disk, of the base or of uploads")
 
 
 def test_clients_that_are_there_know_kb_or_do_not(kb: Kb, home: Path) -> None:

@@ -47,8 +47,11 @@ locks, in seconds: less than a call waits for an answer, and more than a busy en
 """
 RETRY_SECONDS = 2.0
 
-_SHARED_MEMORY = '"/PostgreSQL.'
-"""Begins the name of a segment for a parallel query; lack of room for one has the SQLSTATE of a full disk."""
+_SHARED_MEMORY = "/PostgreSQL."
+"""Begins the name of a segment for a parallel query; lack of room for one has the SQLSTATE of a full disk.
+
+The rest of the message, its quotation marks included, is in the language of the server.
+"""
 
 CHANNEL = "kb"
 LISTENER = "kb listener"  # the name under which the server lists the connections that receive events

@@ -31,13 +31,12 @@ class OriginalFolder:
 
     def is_on_disk_of_spool(self) -> bool:
         """True if removing originals makes room for uploads."""
-        return self.folder.parent.stat().st_dev == self._spool.stat().st_dev
+        there = self.folder if self.folder.exists() else self.folder.parent
+        return there.stat().st_dev == self._spool.stat().st_dev
 
     def take(self, sha256: str, name: str) -> None:
         """Put a file of the spool in its place; it stays in the spool too.
-
-        Raises:
-            OSError: the file does not exist, or there is no space for a copy.
+        Raises OSError: the file does not exist, or there is no space for a copy.
         """
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700)

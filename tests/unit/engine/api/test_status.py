@@ -59,6 +59,24 @@ async def test_the_fuller_disk_of_base_and_uploads_counts(
     assert status["issues"] == [f"The disk of {tmp_path / full} is nearly full: {1 << 20} bytes are free"]
 
 
+async def test_the_disk_of_a_base_behind_a_symbolic_link_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = EngineSettings(home=tmp_path, embedder="hash")
+    real = tmp_path / "real"
+    for folder in (settings.folder, real):
+        folder.mkdir()
+    settings.database.symlink_to(real / "kb.sqlite")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda folder: usage._replace(free=1 << (20 if Path(folder) == real else 40))
+    )
+    async with TestClient(TestServer(await create_app(settings))) as client:
+        status = await (await client.get("/api/v1/status")).json()
+    assert (real / "kb.sqlite").is_file()
+    assert status["storage"]["free_bytes"] == 1 << 20
+
+
 @pytest.mark.process
 async def test_an_index_that_cannot_be_asked_is_an_issue_until_it_can(tmp_path: Path) -> None:
     """`/status` gives the reason, `/readyz` does not."""

@@ -132,3 +132,18 @@ async def test_versions_stay_if_their_files_are_on_another_disk_than_uploads(tmp
             await keeper.make_room(1 << 20)
             assert (await parts.store.read(versions.trash, 10, 0)).total == 1
             assert len([*originals_of(tmp_path / "kb.sqlite").iterdir()]) == 1
+
+
+@pytest.mark.process
+async def test_versions_stay_if_their_files_are_behind_a_link_to_another_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "large", "8m"):
+        originals_of(tmp_path / "kb.sqlite").symlink_to(tmp_path / "large")
+        async with parts_in(tmp_path, bounds=Bounds(originals=True)) as parts:
+            job = await parts.ended(await parts.accept_file("a.txt", b"granite"))
+            assert job.document_id is not None
+            await parts.store.write(documents.delete, job.document_id)
+            keeper = FailedJobs(
+                parts.store, parts.spool, FailedJobBounds(1e9, 1 << 40), free_bytes=lambda _: 0
+            )
+            await keeper.make_room(1 << 20)
+            assert (await parts.store.read(versions.trash, 10, 0)).total == 1

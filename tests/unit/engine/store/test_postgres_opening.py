@@ -413,6 +413,9 @@ async def test_every_fault_of_the_driver_has_its_code() -> None:
         asyncpg.DiskFullError(
             'could not resize shared memory segment "/PostgreSQL.1" to 8 bytes: No space left on device'
         ): "not_ready",
+        asyncpg.DiskFullError("konnte Größe von Shared-Memory-Segment »/PostgreSQL.1« nicht ändern"): (
+            "not_ready"
+        ),
         asyncpg.AdminShutdownError("x"): "not_ready",
         asyncpg.CannotConnectNowError("x"): "not_ready",
         asyncpg.TooManyConnectionsError("x"): "not_ready",

@@ -166,12 +166,13 @@ async def test_an_offset_beyond_the_end_is_answered_with_the_number(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     engine.add("collection:memory", text="granite")
-    beyond = await tools.ok("kb_get", document_id=1, chunk_offset=7)
-    assert (beyond["chunks"], "next_chunk_offset" in beyond) == ([], False)
-    assert "beyond the number of chunks, 1: chunk_offset=0" in beyond["hint"]
-    beyond = await tools.ok("kb_get", collection="memory", offset=7)
-    assert (beyond["documents"], beyond["total"], "next_offset" in beyond) == ([], 1, False)
-    assert "beyond the number of documents, 1: offset=0" in beyond["hint"]
+    for offset in (1, 7):
+        beyond = await tools.ok("kb_get", document_id=1, chunk_offset=offset)
+        assert (beyond["chunks"], "next_chunk_offset" in beyond) == ([], False)
+        assert f"ends before chunk_offset={offset}; its number of chunks is 1." in beyond["hint"]
+        beyond = await tools.ok("kb_get", collection="memory", offset=offset)
+        assert (beyond["documents"], beyond["total"], "next_offset" in beyond) == ([], 1, False)
+        assert f"ends before offset={offset}; its number of documents is 1." in beyond["hint"]
 
 
 async def test_a_chunk_over_the_bound_is_cut_and_says_so(engine: SimulatedEngine, tools: ToolCaller) -> None:

@@ -32,7 +32,8 @@ _HTTPX = {"Client", "AsyncClient", "get", "post", "put", "delete", "patch", "req
 _CLOCKS = {"monotonic", "perf_counter", "time"}
 _CANDIDATE = re.compile(
     r"(timeout|seconds|SECONDS|TIMEOUT|SILENCE|PATIENCE|BOUND|WAIT|LINGER)\w*(:[^=\n]*)?\s*=[\s(-]*[.\d]"
-    rf"|\bhttpx2?\.|\bwait_for\(|\b({'|'.join((*_CALLS, 'sleep'))})\([\s(-]*[.\d]|\b({'|'.join(_CLOCKS)})\(\)",
+    rf"|\bhttpx2?\.|\bwait_for\(|\b({'|'.join((*_CALLS, 'sleep'))})\([\s(-]*[.\d]"
+    rf"|\b({'|'.join(_CLOCKS)})\(\)",
     re.IGNORECASE,
 )
 """Sources without it have no limit, and are not parsed."""

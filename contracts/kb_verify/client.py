@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -41,6 +41,9 @@ _ATTEMPTS = 2
 _WORDS = 40_000
 _WORDS_TO_AWAIT = 3_000
 _UNAVAILABLE = frozenset({502, 503, 504})
+
+TOO_FAST = "too fast"
+"""The begin of the reason why a promise on unfinished jobs is not shown."""
 
 _PATHS = [
     (operation, re.compile(re.sub(r"{\w+}", "[^/]+", operation.path)))
@@ -224,7 +227,7 @@ class Client:
         """Return the accepted job that changes a note; skip the test if the change needed no job."""
         response = self.request(ops.PATCH_NOTE, document_id, params={"wait": 0}, json=body, headers=headers)
         if response.status_code == HTTPStatus.OK:
-            pytest.skip("the note was changed before it could be seen as a job")
+            skip_as_too_fast("the note was changed before it could be seen as a job")
         return decode(response, m.Job, HTTPStatus.ACCEPTED)
 
     def collections(self) -> dict[str, r.CollectionSummary]:
@@ -363,6 +366,11 @@ def note_to_await(number: int) -> str:
     return long_note(number, _WORDS_TO_AWAIT)
 
 
+def skip_as_too_fast(why: str) -> NoReturn:
+    """Skip a test whose job had ended before the next request."""
+    pytest.skip(f"{TOO_FAST}: {why}")
+
+
 def cancelled(kb: Client) -> m.Job:
     """Return a job that was cancelled before it had ended, as in the response to the cancellation."""
     for number in range(_ATTEMPTS):
@@ -370,4 +378,4 @@ def cancelled(kb: Client) -> m.Job:
         if response.status_code == 200:
             return decode(response, m.Job)
         problem(response, "job_finished")
-    pytest.skip(f"each of {_ATTEMPTS} long notes was taken in before it could be cancelled")
+    skip_as_too_fast(f"each of {_ATTEMPTS} long notes was taken in before it could be cancelled")

@@ -20,7 +20,7 @@ def simulated(images: Images, simulator_image: str) -> Iterator[tuple[Simulator,
         network = made.network()
         simulator = Simulator(simulator_image, network)
         url = "http://simulator:8900"
-        server = Server(images.server, network, engine_url=url, REQUEST_TIMEOUT="2000")
+        server = Server(images.server, network, engine_url=url)
         made.ready(simulator, server)
         yield simulator, server
 

@@ -17,7 +17,7 @@ from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import request
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.patience import COMMAND_SECONDS
 from tests.support.pdfs import pdf_of
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import Stack, running_stack
@@ -84,7 +84,9 @@ STONES: dict[str, Callable[[], bytes]] = {
 
 @pytest.fixture
 def caller(stack: Stack) -> Iterator[Caller]:
+    """A client that waits for jobs too: their readers, with OCR, are of the lowest priority."""
     calling = Caller(stack.mcp_url)
+    calling.http.timeout = COMMAND_SECONDS
     with calling.http:
         yield calling
 
@@ -160,7 +162,7 @@ async def test_a_scan_is_read_page_by_page_by_the_real_engine(
         assert total == 1.0
         told.append((progress, message))
 
-    async with Client(stack.mcp_url, read_timeout_seconds=ANSWER_SECONDS) as session:
+    async with Client(stack.mcp_url, read_timeout_seconds=COMMAND_SECONDS) as session:
         arguments = {"file_path": str(files / "scan.pdf"), "async": False}
         result = await session.call_tool("knowledge-add", arguments, progress_callback=note)
     added = result.structured_content

@@ -21,6 +21,7 @@ from kb_server.engine_client.ragler_http import HttpRagler
 from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.server_fixtures import JumpingClock, ToolCaller
 from tests.support.tool_table import TOOLS
 
@@ -158,7 +159,7 @@ async def tools_before(url: str, home: Path, **settings: Any) -> AsyncIterator[R
             "ragler_api_url": url,
             "ragler_api_key": KEY,
             "home": home,
-            "request_timeout_ms": 5_000,
+            "request_timeout_ms": round(1_000 * ANSWER_SECONDS),
             **settings,
         }
     )

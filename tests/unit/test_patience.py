@@ -32,7 +32,8 @@ _HTTPX = {"Client", "AsyncClient", "get", "post", "put", "delete", "patch", "req
 _CLOCKS = {"monotonic", "perf_counter", "time"}
 _CANDIDATE = re.compile(
     r"(timeout|seconds|SECONDS|TIMEOUT|SILENCE|PATIENCE|BOUND|WAIT|LINGER)\w*(:[^=\n]*)?\s*=[\s(-]*[.\d]"
-    rf"|\bhttpx\.|\bwait_for\(|\b({'|'.join((*_CALLS, 'sleep'))})\([\s(-]*[.\d]|\b({'|'.join(_CLOCKS)})\(\)",
+    rf"|\bhttpx2?\.|\bwait_for\(|\b({'|'.join((*_CALLS, 'sleep'))})\([\s(-]*[.\d]"
+    rf"|\b({'|'.join(_CLOCKS)})\(\)",
     re.IGNORECASE,
 )
 """Sources without it have no limit, and are not parsed."""
@@ -64,6 +65,10 @@ def _reads_clock(node: ast.AST) -> bool:
     )
 
 
+def _is_httpx(function: ast.expr) -> bool:
+    return _owner(function) in ("httpx", "httpx2") and getattr(function, "attr", "") in _HTTPX
+
+
 def _owner(function: ast.expr) -> str:
     """The name before the dot of an attribute, or an empty string."""
     return str(getattr(getattr(function, "value", None), "id", ""))
@@ -74,7 +79,8 @@ def _breaches(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
         case ast.Call():
             name = _name(node)
             named = {keyword.arg for keyword in node.keywords}
-            if _owner(node.func) == "httpx" and name in _HTTPX and not named & {"timeout", None}:
+            called = (node.func, *node.args)  # also of a function that another one calls, such as to_thread
+            if any(_is_httpx(each) for each in called) and not named & {"timeout", None}:
                 yield node
             for keyword in node.keywords:
                 argument = keyword.arg or ""
@@ -121,6 +127,8 @@ def limits(source: str) -> list[int]:
     "source",
     [
         "httpx.get(url, timeout=60)",
+        "asyncio.to_thread(httpx.get, url)",
+        "httpx2.AsyncClient(verify=tls)",
         "httpx.Client(base_url=url)",
         "subprocess.run(command, timeout=2 * 30)",
         "process.communicate(timeout=60.0)",

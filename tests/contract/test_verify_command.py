@@ -25,8 +25,8 @@ from kb_cli.output import Exit
 from kb_config.installing import install_command
 from kb_contracts.api import ragler as r
 from kb_contracts.api.operations import OPERATIONS, ApiSurface
+from kb_http import mount
 from kb_http.mount import build_application
-from kb_simulator.harness import app
 from kb_verify import Outcome, Results, Status, Target, run
 from kb_verify.report import html
 from kb_verify.run import SUITE
@@ -61,7 +61,7 @@ def without_ragler() -> AbstractContextManager[Any]:
         kept = {id_: handler for id_, handler in handlers.items() if id_ in served}
         return build_application(kept, operations=table, **others)
 
-    return patch.object(app, "build_application", build)
+    return patch.object(mount, "build_application", build)
 
 
 def test_a_broken_promise_is_reported_and_a_skipped_one_is_not_broken(tmp_path: Path) -> None:

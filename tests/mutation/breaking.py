@@ -17,6 +17,7 @@ import msgspec
 
 from kb_contracts.api.errors import ERRORS, EngineError, ErrorKind
 from kb_contracts.api.operations import OPERATIONS
+from kb_http import mount
 from kb_http.mount import Handler, build_application
 from kb_http.requests import Incoming
 from kb_simulator.harness import app
@@ -156,4 +157,4 @@ def status_of_operation(operation_id: str) -> Break:
     def build(handlers: Any, **others: Any) -> Any:
         return build_application(handlers, operations=table, **others)
 
-    return lambda: patch.object(app, "build_application", build)
+    return lambda: patch.object(mount, "build_application", build)

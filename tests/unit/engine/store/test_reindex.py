@@ -15,6 +15,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
+from kb_engine.store import port
 from kb_engine.store.port import BaseInUse, BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
 from kb_engine.store.postgres import opening as postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
@@ -47,8 +48,7 @@ async def reindex(
 
 async def fill(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Add two documents of three chunks in all, by the test embedder; reindex in batches of two."""
-    for dialect in (sqlite, postgres):
-        monkeypatch.setattr(dialect, "REINDEX_BATCH", 2)
+    monkeypatch.setattr(port, "REINDEX_BATCH", 2)
     async with opened(place) as base:
         await base.note("a", "bb", vectors=[axis(0), axis(1)])
         await base.note("ccc")

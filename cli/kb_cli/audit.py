@@ -11,7 +11,7 @@ import msgspec
 from kb_cli.config import ClientSettings, read
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_config.audit import AuditSettings
-from kb_config.audit_chains import Entry, Head, Wanted, check, entries, heads
+from kb_config.audit_chains import Head, Wanted, check, entries, heads
 
 
 def run(options: argparse.Namespace, out: Output) -> int:
@@ -38,21 +38,12 @@ def _list(folder: Path, options: argparse.Namespace, out: Output) -> None:
     if out.answered(lines):
         return
     columns = ["at", "part", "who", "action", "outcome", "documents", "address", "correlation id"]
-    out.table(columns, [_row(out.when(entry.at), entry) for entry in lines])
-
-
-def _row(at: str, entry: Entry) -> list[object]:
-    documents = " ".join(entry.documents) or (None if entry.found is None else f"{entry.found} found")
-    return [
-        at,
-        entry.part,
-        entry.who or entry.user,
-        entry.action,
-        entry.outcome,
-        documents,
-        entry.address,
-        entry.correlation_id,
-    ]
+    rows = []
+    for entry in lines:
+        about = " ".join(entry.documents) or (None if entry.found is None else f"{entry.found} found")
+        who, place = entry.who or entry.user, (entry.address, entry.correlation_id)
+        rows.append([out.when(entry.at), entry.part, who, entry.action, entry.outcome, about, *place])
+    out.table(columns, rows)
 
 
 def _check(folder: Path, known: str | None, out: Output) -> int:

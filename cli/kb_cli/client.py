@@ -17,22 +17,9 @@ import msgspec
 from kb_cli.output import CliError, Exit, NotFound
 from kb_config.shared import addresses
 from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import PROBLEM_JSON, Problem
-from kb_contracts.api.operations import (
-    CREATE_JOB,
-    GET_DOCUMENT,
-    GET_JOB,
-    GET_ORIGINAL,
-    IDEMPOTENCY_KEY,
-    LIST_DOCUMENTS,
-    WITHOUT_CHUNKS,
-    DocumentsQuery,
-    JobQuery,
-    Operation,
-    PathStepError,
-    to_params,
-)
 
 B = TypeVar("B")
 R = TypeVar("R", bound=msgspec.Struct)
@@ -120,7 +107,7 @@ class EngineClient:
 
     def call(
         self,
-        operation: Operation[B, R],
+        operation: ops.Operation[B, R],
         *,
         path: Mapping[str, object] | None = None,
         query: m.Request | None = None,
@@ -131,19 +118,19 @@ class EngineClient:
         """
         content: dict[str, Any] = {} if body is None else {"json": msgspec.to_builtins(body)}
         if query is not None:
-            content["params"] = to_params(query)
+            content["params"] = ops.to_params(query)
         return self._exchange(operation, path or {}, content)
 
     def document(self, key: object) -> m.DocumentDetail:
         """Return a document without its chunks, by number or uid. Raises `CliError`."""
-        return self.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
+        return self.call(ops.GET_DOCUMENT, path={"document_id": key}, query=ops.WITHOUT_CHUNKS)
 
     def documents(self, **query: Any) -> Iterator[m.Document]:
         """Yield the documents of a `DocumentsQuery`, oldest first: new ones do not shift pages."""
         offset = 0
         while True:
-            page = DocumentsQuery(**query, sort_by="id", sort_order="asc", limit=_PAGE, offset=offset)
-            found = self.call(LIST_DOCUMENTS, query=page)
+            page = ops.DocumentsQuery(**query, sort_by="id", sort_order="asc", limit=_PAGE, offset=offset)
+            found = self.call(ops.LIST_DOCUMENTS, query=page)
             yield from found.documents
             offset += len(found.documents)
             if not found.documents or offset >= found.total:
@@ -152,8 +139,8 @@ class EngineClient:
     def read_original(self, key: object, to: IO[bytes]) -> None:
         """Write the response of `GET_ORIGINAL` to `to` as it arrives. Raises `CliError`."""
         with self._failures():
-            target = GET_ORIGINAL.fill_path({"document_id": key})
-            request = partial(self._http.build_request, GET_ORIGINAL.method, target)
+            target = ops.GET_ORIGINAL.fill_path({"document_id": key})
+            request = partial(self._http.build_request, ops.GET_ORIGINAL.method, target)
             with closing(self._sent(request, stream=True)) as response:
                 if not response.is_success:
                     response.read()
@@ -178,8 +165,8 @@ class EngineClient:
         content_type = "text/plain" if as_text else "application/octet-stream"
         if encoding:
             content_type += f"; charset={encoding}"
-        form = {"files": {"file": (filename, content, content_type)}, "data": to_params(fields)}
-        return self._exchange(CREATE_JOB, {}, form)
+        form = {"files": {"file": (filename, content, content_type)}, "data": ops.to_params(fields)}
+        return self._exchange(ops.CREATE_JOB, {}, form)
 
     def wait_for_job(
         self,
@@ -192,7 +179,7 @@ class EngineClient:
         wait = WAIT_SECONDS if on_job is None else _PROGRESS_SECONDS
         while True:
             began = clock()
-            job = self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=wait))
+            job = self.call(ops.GET_JOB, path={"job_id": job_id}, query=ops.JobQuery(wait=wait))
             if job.status in m.FINAL_STATUSES:
                 return job
             if on_job is not None:
@@ -201,9 +188,9 @@ class EngineClient:
                 time.sleep(_PAUSE_SECONDS)  # an engine that does not wait as requested must not be flooded
 
     def _exchange(
-        self, operation: Operation[Any, R], path: Mapping[str, object], content: Mapping[str, Any]
+        self, operation: ops.Operation[Any, R], path: Mapping[str, object], content: Mapping[str, Any]
     ) -> R:
-        headers = {IDEMPOTENCY_KEY: str(uuid4())} if operation.mutates else {}
+        headers = {ops.IDEMPOTENCY_KEY: str(uuid4())} if operation.mutates else {}
         with self._failures():
             target = operation.fill_path(path)
             response = self._sent(
@@ -235,7 +222,7 @@ class EngineClient:
         """Convert exceptions of a request to `CliError`."""
         try:
             yield
-        except PathStepError as error:
+        except ops.PathStepError as error:
             raise CliError(Exit.USAGE, str(error)) from error
         except (httpx.TimeoutException, httpx.TransportError) as error:
             raise CliError(

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
 
 
 def _findings(options: argparse.Namespace) -> Iterator[Finding]:
-    for check in (*_CHECKS, *_part_checks()):
+    for check in (*_CHECKS, *(imported(part.check) for part in parts() if part.check)):
         with suppress(SettingsError, CliError):  # settings that cannot be read: `_settings` reports them
             yield from check(options)
 
@@ -228,13 +228,6 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
 
 def _ask(url: str, *, verify: bool = True) -> httpx.Response:
     return httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=verify)
-
-
-def _part_checks() -> Iterator[Check]:
-    """Yield the checks of the optional parts."""
-    for part in parts():
-        if part.check:
-            yield imported(part.check)
 
 
 _CHECKS: tuple[Check, ...] = (_settings, _packages, _data_folder, _keys, _engine, _server)

@@ -23,38 +23,12 @@ from kb_cli.excerpt import excerpt
 from kb_cli.explained import reason
 from kb_cli.output import CliError, Exit, NotFound, Output, confirmed, counted, did_you_mean
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    CREATE_JOB,
-    DELETE_DOCUMENT,
-    GET_DOCUMENT,
-    LIST_COLLECTIONS,
-    LIST_DOCUMENTS,
-    LIST_TAGS,
-    LIST_VERSIONS,
-    PATCH_NOTE,
-    REMOVE_TAG,
-    SEARCH,
-    WITHOUT_CHUNKS,
-    DeleteQuery,
-    DocumentQuery,
-    DocumentsQuery,
-    NoteQuery,
-    PageQuery,
-    TagsQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import PREFIX
 from kb_contracts.semantics.documents import fidelity_in_words
 from kb_contracts.semantics.search import good_matches, with_header
 from kb_contracts.semantics.sources import what_stays
-from kb_server.collection_tags import (
-    CONVENTIONAL,
-    split_tags,
-    tag_of,
-    tags_for_search,
-    tags_for_submission,
-    validate_tags,
-)
+from kb_server import collection_tags
 from kb_server.tool import ToolError
 
 if TYPE_CHECKING:
@@ -94,12 +68,12 @@ def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str 
     """
     for tag in tags:
         name = tag.removeprefix(PREFIX)
-        if name == tag or name in CONVENTIONAL:
+        if name == tag or name in collection_tags.CONVENTIONAL:
             continue
         # Documents are requested first, because requests for collections have a rate limit.
-        if client.call(LIST_DOCUMENTS, query=DocumentsQuery(tag=tag, limit=1)).total:
+        if client.call(ops.LIST_DOCUMENTS, query=ops.DocumentsQuery(tag=tag, limit=1)).total:
             continue
-        known = [each.name for each in client.call(LIST_COLLECTIONS).collections]
+        known = [each.name for each in client.call(ops.LIST_COLLECTIONS).collections]
         if name not in known:
             raise no_collection(name, known, advice)
 
@@ -107,13 +81,13 @@ def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str 
 def note_new_collection(client: EngineClient, tags: Sequence[str], out: Output) -> None:
     """Note that the collection among `tags` has no documents yet, and the nearest other name."""
     name = tags[0].removeprefix(PREFIX)
-    if name in CONVENTIONAL or out.as_json:
+    if name in collection_tags.CONVENTIONAL or out.as_json:
         return
     with client.optional():  # a key may write without reading
-        found = client.call(LIST_TAGS, query=TagsQuery(prefix=PREFIX, limit=_LISTED))
+        found = client.call(ops.LIST_TAGS, query=ops.TagsQuery(prefix=PREFIX, limit=_LISTED))
         known = {each.tag.removeprefix(PREFIX) for each in found.tags}
         if name not in known and found.total <= _LISTED:  # of more, it may be a later one
-            hint = did_you_mean(name, known.union(CONVENTIONAL))
+            hint = did_you_mean(name, known.union(collection_tags.CONVENTIONAL))
             out.note(f"the collection {name!r} has no documents yet{hint}")
 
 
@@ -125,7 +99,7 @@ def no_collection(name: str, known: Sequence[str], advice: str = "") -> NotFound
 
 def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
     """Return a document's collection and its other tags, for people."""
-    placed = split_tags(tags)
+    placed = collection_tags.split_tags(tags)
     return placed.collection or "", ", ".join(placed.tags)
 
 
@@ -164,7 +138,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
     request = m.SearchRequest(
         query=query,
         top=options.top,
-        tags=labels(options, tags_for_search),
+        tags=labels(options, collection_tags.tags_for_search),
         doc_type=options.doc_type,
         mode=options.mode,
         fts_only=True if options.fts_only else None,
@@ -176,7 +150,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
     except msgspec.ValidationError as error:
         raise CliError(Exit.USAGE, str(error)) from error
     with engine(options) as client:
-        answer = client.call(SEARCH, body=request)
+        answer = client.call(ops.SEARCH, body=request)
         if not answer.results:
             check_collections(client, request.tags)
     if out.answered(answer):
@@ -226,7 +200,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
 
 def get(options: argparse.Namespace, out: Output) -> None:
     """Show one document with its text, or list documents by collection, tags or source."""
-    tags = labels(options, tags_for_search)
+    tags = labels(options, collection_tags.tags_for_search)
     if options.document is not None and (options.source_path is not None or tags):
         raise CliError(
             Exit.USAGE,
@@ -236,22 +210,22 @@ def get(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.USAGE, "--original saves the file of one document: give its number or uid")
     with engine(options) as client:
         if options.document is None:
-            listed = DocumentsQuery(
+            listed = ops.DocumentsQuery(
                 source_path=options.source_path,
                 tag=",".join(tags) or None,
                 limit=options.limit or _LISTED,
                 offset=options.offset,
             )
-            found = client.call(LIST_DOCUMENTS, query=listed)
+            found = client.call(ops.LIST_DOCUMENTS, query=listed)
             if not found.total and not out.as_json:  # a script reads an empty list
                 check_collections(client, tags)
             _show_list(found, out)
             return
-        query = DocumentQuery(
+        query = ops.DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
         try:
-            document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+            document = client.call(ops.GET_DOCUMENT, path={"document_id": options.document}, query=query)
         except NotFound as error:
             if _is_in_trash(client, options.document):
                 removed = f"document {options.document} was removed"
@@ -299,7 +273,9 @@ def get(options: argparse.Namespace, out: Output) -> None:
 
 def _is_in_trash(client: EngineClient, key: str) -> bool:
     try:
-        kept = client.call(LIST_VERSIONS, path={"document_id": key}, query=PageQuery(limit=1)).versions
+        kept = client.call(
+            ops.LIST_VERSIONS, path={"document_id": key}, query=ops.PageQuery(limit=1)
+        ).versions
     except CliError:
         return False
     return bool(kept) and kept[0].removed
@@ -330,8 +306,8 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         for place, key in enumerate(options.documents, 1):
             try:
                 if options.yes or _confirmed(client, key):
-                    query = DeleteQuery(purge=options.purge)
-                    removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}, query=query))
+                    query = ops.DeleteQuery(purge=options.purge)
+                    removed.append(client.call(ops.DELETE_DOCUMENT, path={"document_id": key}, query=query))
                     keys.append(key)
             except CliError as error:
                 failures.append(error)
@@ -359,7 +335,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
 def move(options: argparse.Namespace, out: Output) -> None:
     """Put a document into another collection, as the server does; into a new one only with `--new`."""
     try:
-        tag = tag_of(options.to)
+        tag = collection_tags.tag_of(options.to)
     except ToolError as error:
         raise CliError(Exit.USAGE, error.message) from error
     if not options.new:
@@ -383,7 +359,9 @@ async def _move(options: argparse.Namespace) -> m.Document:
     tls = engine_tls(settings.engine_ca)
     port = HttpEngine(settings.engine_url, settings.api_key, tls=tls)
     try:
-        document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)
+        document = await port.call(
+            ops.GET_DOCUMENT, path={"document_id": options.document}, query=ops.WITHOUT_CHUNKS
+        )
         return await collection_moves.move(port, document, options.to)
     except (ToolError, EngineFault) as error:
         words = error if isinstance(error, ToolError) else tool_error(error, document_id=options.document)
@@ -411,8 +389,8 @@ def tag(options: argparse.Namespace, out: Output) -> None:
         if change[:1] not in ("+", "-"):
             raise CliError(Exit.USAGE, f"{change!r}: {order}")
     try:
-        added = validate_tags([change[1:] for change in changes if change[0] == "+"])
-        removed = validate_tags([change[1:] for change in changes if change[0] == "-"])
+        added = collection_tags.validate_tags([change[1:] for change in changes if change[0] == "+"])
+        removed = collection_tags.validate_tags([change[1:] for change in changes if change[0] == "-"])
     except ToolError as error:
         raise CliError(Exit.USAGE, error.message) from error
     if both := [each for each in added if each in removed]:
@@ -425,18 +403,18 @@ def tag(options: argparse.Namespace, out: Output) -> None:
                 raise CliError(Exit.USAGE, f"'-{each}': {order}")
         for each in removed:
             if each in document.tags:
-                document = client.call(REMOVE_TAG, path={**path, "tag": each})
+                document = client.call(ops.REMOVE_TAG, path={**path, "tag": each})
             else:
                 out.note(f"Document {document.id} does not have the tag {each}.")
         if added:
-            document = client.call(ADD_TAGS, path=path, body=m.TagsRequest(tags=added))
+            document = client.call(ops.ADD_TAGS, path=path, body=m.TagsRequest(tags=added))
     if not out.answered(document):
         out.text(f"Tags of document {document.id}: {collection_and_tags(document.tags)[1] or 'none'}")
 
 
 def add_note(options: argparse.Namespace, out: Output) -> int:
     """Ingest a note, and wait until it can be found."""
-    tags = labels(options, tags_for_submission)
+    tags = labels(options, collection_tags.tags_for_submission)
     note = m.NoteRequest(
         text=_note_text(options.text),
         title=options.title,
@@ -447,7 +425,7 @@ def add_note(options: argparse.Namespace, out: Output) -> int:
     )
     with engine(options) as client:
         note_new_collection(client, tags, out)
-        job = client.call(CREATE_JOB, body=note)
+        job = client.call(ops.CREATE_JOB, body=note)
         if not options.no_wait:
             job = client.wait_for_job(job.id)
         document = None
@@ -462,7 +440,7 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
         text=_note_text(options.text), title=options.title, expected_version=options.expected_version
     )
     with engine(options) as client:
-        waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
+        waiting = ops.NoteQuery(wait=0) if options.no_wait else ops.NoteQuery()
         before = None
         try:
             before = client.document(options.document_id).version
@@ -470,7 +448,7 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
             if error.status == Exit.UNREACHABLE:  # a silent engine costs one time-out, not two
                 raise
         changed = client.call(
-            PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
+            ops.PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
         )
         if isinstance(changed, m.Job) and not options.no_wait:
             changed = client.wait_for_job(changed.id)

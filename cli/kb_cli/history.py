@@ -11,18 +11,7 @@ from kb_cli.config import engine
 from kb_cli.documents import collection_and_tags
 from kb_cli.output import CliError, Exit, NotFound, Output, counted
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    GET_DOCUMENT,
-    GET_VERSION,
-    LIST_TRASH,
-    LIST_VERSIONS,
-    MAX_TEXT_SLICE,
-    PURGE_VERSIONS,
-    RESTORE_VERSION,
-    DocumentQuery,
-    PageQuery,
-    VersionQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_server.note_edits import difference
 
 if TYPE_CHECKING:
@@ -55,11 +44,11 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _list(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
-    query = PageQuery(limit=options.limit, offset=options.offset)
+    query = ops.PageQuery(limit=options.limit, offset=options.offset)
     if options.document is None:
-        found = client.call(LIST_TRASH, query=query)
+        found = client.call(ops.LIST_TRASH, query=query)
     else:
-        found = client.call(LIST_VERSIONS, path={"document_id": options.document}, query=query)
+        found = client.call(ops.LIST_VERSIONS, path={"document_id": options.document}, query=query)
     if out.answered(found):
         return
     rows = [
@@ -83,8 +72,8 @@ def _list(client: EngineClient, options: argparse.Namespace, out: Output) -> Non
 def _show(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
     past, text = _version(client, options.document, options.version)
     if options.diff:
-        query = DocumentQuery(chunks=False, text=True)
-        now = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+        query = ops.DocumentQuery(chunks=False, text=True)
+        now = client.call(ops.GET_DOCUMENT, path={"document_id": options.document}, query=query)
         if now.text is UNSET or past.doc_type != "note":
             raise CliError(Exit.FAILED, "only texts of notes can be compared")
         changes = difference(text, now.text)
@@ -116,8 +105,8 @@ def _version(client: EngineClient, document: str, version: int) -> tuple[m.PastV
     parts: list[str] = []
     read = 0
     while True:
-        query = VersionQuery(text_offset=read, text_limit=MAX_TEXT_SLICE)
-        found = client.call(GET_VERSION, path={"document_id": document, "version": version}, query=query)
+        query = ops.VersionQuery(text_offset=read, text_limit=ops.MAX_TEXT_SLICE)
+        found = client.call(ops.GET_VERSION, path={"document_id": document, "version": version}, query=query)
         parts.append(found.text)
         read += len(found.text)
         if read >= found.text_length or not found.text:
@@ -128,18 +117,18 @@ def _restore(client: EngineClient, options: argparse.Namespace, out: Output) -> 
     version = options.version
     if version is None:
         path = {"document_id": options.document}
-        latest = client.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1)).versions
+        latest = client.call(ops.LIST_VERSIONS, path=path, query=ops.PageQuery(limit=1)).versions
         if not latest:
             raise NotFound(f"no earlier version of document {options.document} is kept")
         version = latest[0].version
     place = {"document_id": options.document, "version": version}
-    restored = client.call(RESTORE_VERSION, path=place)
+    restored = client.call(ops.RESTORE_VERSION, path=place)
     if not out.answered(restored):
         text = f"Document {restored.id} is restored to version {version}, as version {restored.version}."
         out.text(text, style="green")
 
 
 def _purge(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
-    purged = client.call(PURGE_VERSIONS, path={"document_id": options.document})
+    purged = client.call(ops.PURGE_VERSIONS, path={"document_id": options.document})
     if not out.answered(purged):
         out.text(f"Deleted {counted(purged.versions, 'version')}.")

@@ -59,9 +59,8 @@ def of_front_matter(content: IO[bytes], taken: int, encoding: str = "") -> Detai
         members = front_matter.members_of(data.decode(codec, "surrogateescape"))
     except (front_matter.NoMapping, UnicodeDecodeError) as error:
         return Details(notes=[f"its front matter is not read: {error}"])
-    kept, left_out = foreign_tags.sorted_out(named_tags(members), taken)
-    metadata = lifted(members) | foreign_tags.noted(left_out)
-    notes = foreign_tags.note(left_out)
+    kept, left_out, notes = foreign_tags.sorted_out(named_tags(members), taken)
+    metadata = lifted(members) | left_out
     try:
         check_metadata(metadata)
     except EngineError:

@@ -12,17 +12,8 @@ from kb_cli.config import engine
 from kb_cli.documents import no_collection
 from kb_cli.output import CliError, Exit, Output, counted
 from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
-from kb_contracts.api.operations import (
-    GET_COLLECTION,
-    GET_JOB,
-    GET_STATUS,
-    LIST_COLLECTIONS,
-    LIST_JOBS,
-    PUT_COLLECTION,
-    RETRY_JOB,
-    JobsQuery,
-)
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
@@ -37,7 +28,7 @@ def sandbox_line(sandbox: m.SandboxInfo) -> str:
 def status(options: argparse.Namespace, out: Output) -> None:
     """Print version, model, counts, queue, storage, and issues."""
     with engine(options) as client:
-        answer = client.call(GET_STATUS)
+        answer = client.call(ops.GET_STATUS)
     if out.answered(answer):
         return
 
@@ -79,10 +70,14 @@ def jobs(options: argparse.Namespace, out: Output) -> None:
         raise CliError(Exit.USAGE, "--retry needs the ID of a job; `kb jobs --status failed` lists them")
     with engine(options) as client:
         if options.job is not None:
-            found = [client.call(RETRY_JOB if options.retry else GET_JOB, path={"job_id": options.job})]
+            found = [
+                client.call(ops.RETRY_JOB if options.retry else ops.GET_JOB, path={"job_id": options.job})
+            ]
             answer: m.Job | m.JobList = found[0]
         else:
-            answer = client.call(LIST_JOBS, query=JobsQuery(status=options.status, limit=options.limit))
+            answer = client.call(
+                ops.LIST_JOBS, query=ops.JobsQuery(status=options.status, limit=options.limit)
+            )
             found = answer.jobs
     if out.answered(answer):
         return
@@ -111,7 +106,7 @@ def collections(options: argparse.Namespace, out: Output) -> None:
     if given and key is None:
         raise CliError(Exit.USAGE, "name the collection to describe")
     with engine(options) as client:
-        answer = client.call(LIST_COLLECTIONS)
+        answer = client.call(ops.LIST_COLLECTIONS)
         named = [each for each in answer.collections if each.name == key]
         known = next(iter(named or [each for each in answer.collections if each.id == key]), None)
         if key is None:
@@ -121,7 +116,7 @@ def collections(options: argparse.Namespace, out: Output) -> None:
         elif known is None:
             raise no_collection(key, [each.name for each in answer.collections])
         else:
-            detail = client.call(GET_COLLECTION, path={"collection_id": known.id})
+            detail = client.call(ops.GET_COLLECTION, path={"collection_id": known.id})
     if out.answered(answer if detail is None else detail):
         return
     if detail is None:
@@ -160,7 +155,7 @@ def _describe(
     """Describe a collection; omitted members keep their values."""
     present: dict[str, object] = {}
     if known is not None:
-        detail = client.call(GET_COLLECTION, path={"collection_id": known.id})
+        detail = client.call(ops.GET_COLLECTION, path={"collection_id": known.id})
         lists = {"target_audience": detail.target_audience, "usage_scenarios": detail.usage_scenarios}
         present = {member: value for member, value in lists.items() if value is not UNSET}
         present |= {"name": detail.name, "description": detail.description}
@@ -169,5 +164,5 @@ def _describe(
     except msgspec.ValidationError as error:
         raise CliError(Exit.USAGE, f"a description is invalid: {error}") from error
     return client.call(
-        PUT_COLLECTION, path={"collection_id": known.id if known else r.collection_id(name)}, body=wanted
+        ops.PUT_COLLECTION, path={"collection_id": known.id if known else r.collection_id(name)}, body=wanted
     )

@@ -193,9 +193,7 @@ def configure_logging(
     level: str, *, part: str, secrets: Iterable[str] = (), stream: TextIO | None = None
 ) -> None:
     """Send every log of the process to `stream` (stderr): JSON, or words on a terminal.
-
-    Raises:
-        KeyError: `level` is not in `LEVELS`.
+    Raises KeyError: `level` is not in `LEVELS`.
     """
     threshold = LEVELS[level.lower()]
     stream = stream or sys.stderr

@@ -12,7 +12,6 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +22,6 @@ _CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 
 class CertificateUnusable(Exception):
     """A certificate cannot be used; the message is one line with the reason."""
-
-
-class _Mark(NamedTuple):
-    """File attributes that reveal a change, even if a symbolic link points to another file."""
-
-    inode: int
-    size: int
-    modified: int
 
 
 class Certificate:
@@ -64,7 +55,7 @@ class Certificate:
         else:
             log.info("The certificate has changed; new connections have it")
 
-    def _look(self) -> list[_Mark | None]:
+    def _look(self) -> list[tuple[int, int, int] | None]:
         return [_mark(path) for path in self._files]
 
 
@@ -80,12 +71,13 @@ def trusting(authorities: Path) -> ssl.SSLContext:
     return context
 
 
-def _mark(path: Path) -> _Mark | None:
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    """Return attributes of a file that reveal a change, even if a symbolic link points to another file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return _Mark(found.st_ino, found.st_size, found.st_mtime_ns)
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _load(certificate: Path, key: Path) -> ssl.SSLContext:

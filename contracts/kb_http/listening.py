@@ -125,9 +125,7 @@ class Listener:
 
 async def listen(table: ConnectionTable, host: str, port: int) -> Listener:
     """Listen on all addresses of `host`, or on every address if it is empty; port 0 is any free one.
-
-    Raises:
-        OSError: the address is not an address of this machine, or is in use.
+    Raises OSError: the address is not an address of this machine, or is in use.
     """
     infos = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

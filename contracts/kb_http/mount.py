@@ -157,9 +157,7 @@ def build_application(
     no key. `durations` gets the time of each request, by operation and status. `traced` makes the span
     of each request that needs a key. The simulator passes only
     `published` and implements the rest itself, for each of its namespaces.
-
-    Raises:
-        LookupError: an operation has no handler, or a handler no operation.
+    Raises LookupError: an operation has no handler, or a handler no operation.
     """
     wanted = {operation.id for operation in operations}
     if wanted != handlers.keys():

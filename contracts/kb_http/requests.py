@@ -125,9 +125,7 @@ async def read_request(operation: AnyOperation, published: Reach | None, sent: S
     """Return a request as its operation declares it; the headers of the caller narrow `sent.access`.
 
     `published` is the access scope of the role `SERVICE`; None: unlimited.
-
-    Raises:
-        EngineError: of several the first in this order: access, right, URL, user, body, other headers.
+    Raises EngineError: of several the first in this order: access, right, URL, user, body, other headers.
     """
     headers = sent.headers
     if not operation.public:
@@ -162,9 +160,7 @@ def check_framing(request: web.Request) -> None:
 
     RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
     The body of a request with another coding would be read encoded (6.1).
-
-    Raises:
-        EngineError: `invalid_request`.
+    Raises EngineError: `invalid_request`.
     """
     codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
@@ -183,9 +179,7 @@ def check_framing(request: web.Request) -> None:
 
 def check_unrepeated(headers: MultiMapping[str]) -> None:
     """Refuse a request with two `Authorization` or `Origin` headers: a proxy may have read the other one.
-
-    Raises:
-        EngineError: `unauthorized`.
+    Raises EngineError: `unauthorized`.
     """
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
@@ -228,9 +222,7 @@ def narrowed(access: Access, headers: MultiMapping[str], published: Reach | None
     """Return the access after both headers that narrow it: the access of the caller of the request.
 
     `published` is the access scope of the role `SERVICE`; None: unlimited.
-
-    Raises:
-        EngineError: `invalid_parameter`.
+    Raises EngineError: `invalid_parameter`.
     """
     values = headers.getall(ACCESS, ())
     if len(values) > 1:
@@ -306,9 +298,7 @@ def caller_header(headers: MultiMapping[str], name: str, max_chars: int) -> str 
 
 def check_origin(headers: MultiMapping[str], host: str) -> None:
     """Refuse a request by a foreign page to an engine that listens on `host`.
-
-    Raises:
-        EngineError: `unauthorized`.
+    Raises EngineError: `unauthorized`.
     """
     origin = headers.get(hdrs.ORIGIN)
     if origin is not None and not _is_local(origin):
@@ -344,9 +334,7 @@ def _name(url: str) -> str:
 
 def convert_query(pairs: Iterable[tuple[str, str]], model: type[S]) -> S:
     """Return a model from query parameters; each may appear once.
-
-    Raises:
-        EngineError: as `decode_body`, without `invalid_request`.
+    Raises EngineError: as `decode_body`, without `invalid_request`.
     """
     values: dict[str, str] = {}
     for name, value in pairs:
@@ -384,9 +372,7 @@ def _kinds(hint: Any) -> list[Any]:
 
 def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
     """Return the path parameters, each converted to its declared type.
-
-    Raises:
-        EngineError: `invalid_parameter` that names the parameter.
+    Raises EngineError: `invalid_parameter` that names the parameter.
     """
     return _converted({name: values[name] for name in types}, types, "Path")
 
@@ -412,9 +398,7 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
 
 async def json_body(operation: AnyOperation, request: web.Request) -> bytes | None:
     """Return the JSON body of a request, or None if it has a file for the operation.
-
-    Raises:
-        EngineError: `payload_too_large`, `invalid_request` or `unsupported_media_type`.
+    Raises EngineError: `payload_too_large`, `invalid_request` or `unsupported_media_type`.
     """
     if request.content_type == "application/json":
         return await whole_body(request)
@@ -426,9 +410,7 @@ async def json_body(operation: AnyOperation, request: web.Request) -> bytes | No
 
 async def whole_body(request: web.Request) -> bytes:
     """Return the body of a request.
-
-    Raises:
-        EngineError: `payload_too_large` or `invalid_request`.
+    Raises EngineError: `payload_too_large` or `invalid_request`.
     """
     try:
         return await request.read()
@@ -464,9 +446,7 @@ def _separators(raw: bytes) -> int:
 
 def decode_body(raw: bytes, model: type[S]) -> S:
     """Return a model from a JSON body; `4.0` is an integer, as in JSON Schema.
-
-    Raises:
-        EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
+    Raises EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
     """
     if holds_too_many_values(raw):
         raise EngineError("invalid_request", f"The body contains {TOO_MANY_VALUES}.")

@@ -10,6 +10,8 @@ from xml.sax.saxutils import escape
 BOUNDARY = "b0undary"
 MULTIPART = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 END = f"--{BOUNDARY}--\r\n".encode()
+FILE = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
+"""Fields of a file in the collection `documents`."""
 
 _OFFICE = "http://schemas.openxmlformats.org"
 _WORD = f"{_OFFICE}/wordprocessingml/2006/main"

@@ -39,9 +39,7 @@ def start(
     settings: EngineSettings, *, on_ready: Callable[[str], object] = str, linger: float | None = None
 ) -> None:
     """Serve as `serve` does, under uvloop if it is installed. `on_ready` is called with the base URL.
-
-    Raises:
-        StartError, kb_engine.store.BaseRefused: it cannot start.
+    Raises StartError, kb_engine.store.BaseRefused: it cannot start.
     """
     configure_logging(settings.log_level, part="engine", secrets=settings.secrets)
     try:

@@ -16,6 +16,7 @@ from kb_config.parts import imported
 from kb_config.settings import SettingsError
 from kb_contracts.access.keys import KeyRing, KeysDamaged
 from kb_contracts.access.local import make_local_token
+from kb_engine import start_errors
 from kb_engine.address import Address
 from kb_engine.api.engine import Engine
 from kb_engine.api.reranking import Reranker
@@ -33,13 +34,6 @@ from kb_engine.pictures import Pictures
 from kb_engine.questions import Questions
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
-from kb_engine.start_errors import (
-    DriverMissing,
-    EmbedderUnknown,
-    HomeNotWritable,
-    KeysUnusable,
-    RerankerUnknown,
-)
 from kb_engine.store.port import Bounds, EmbedderIdentity
 from kb_engine.store.sqlite.opening import filled_by as filled_by_sqlite
 from kb_engine.store.sqlite.sqlite_store import open_sqlite
@@ -59,7 +53,7 @@ def embedder_of(settings: EngineSettings) -> Embedder:
     try:
         return embedder_from(settings.embedder, settings)
     except ValueError as error:
-        raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+        raise start_errors.EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
 
 
 async def open_store(
@@ -116,16 +110,14 @@ async def filled_by(settings: EngineSettings) -> EmbedderIdentity:
 
 def store_module(address: Address) -> ModuleType:
     """Return the module `Part.store`, for the base at a PostgreSQL address.
-
-    Raises:
-        DriverMissing: its packages are not installed.
+    Raises DriverMissing: its packages are not installed.
     """
     part = store_part()
     assert part is not None, "an address without a store is refused by the settings"
     try:
         return import_module(part.store)
     except ModuleNotFoundError as error:
-        raise DriverMissing(f"KB_STORE={address}", error.name, part.name) from error
+        raise start_errors.DriverMissing(f"KB_STORE={address}", error.name, part.name) from error
 
 
 async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
@@ -186,25 +178,25 @@ async def assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
 
 def keys_of(settings: EngineSettings) -> KeyRing:
     """Return the keys of the key file, of the settings, and of the data folder's owner.
-
-    Raises:
-        KeysUnusable: the key file is damaged, or the owner's key cannot be written.
+    Raises KeysUnusable: the key file is damaged, or the owner's key cannot be written.
     """
     _prepare_folders(settings)
     try:
         own = make_local_token(settings.folder)
         return KeyRing(settings.keys_file, {"KB_API_KEY": settings.api_key}, local=own)
     except KeysDamaged as error:
-        raise KeysUnusable(f"KB_KEYS: {error}") from error
+        raise start_errors.KeysUnusable(f"KB_KEYS: {error}") from error
     except OSError as error:
-        raise KeysUnusable(str(error)) from error
+        raise start_errors.KeysUnusable(str(error)) from error
 
 
 def audit_log_of(settings: EngineSettings) -> AuditLog | None:
     try:
         return settings.audit.open(settings.home, "engine")
     except OSError as error:
-        raise HomeNotWritable(f"{error.filename}: {error.strerror}; see KB_AUDIT_FOLDER") from error
+        raise start_errors.HomeNotWritable(
+            f"{error.filename}: {error.strerror}; see KB_AUDIT_FOLDER"
+        ) from error
 
 
 def _prepare_folders(settings: EngineSettings) -> None:
@@ -216,8 +208,8 @@ def _prepare_folders(settings: EngineSettings) -> None:
                 pass
     except OSError as error:
         if error.errno == errno.ENOSPC and lacks_inodes(settings.folder):
-            raise HomeNotWritable(f"{settings.folder}: {NO_INODES}") from error
-        raise HomeNotWritable(
+            raise start_errors.HomeNotWritable(f"{settings.folder}: {NO_INODES}") from error
+        raise start_errors.HomeNotWritable(
             f"{error.filename or settings.folder}: {error.strerror}; "
             "name a folder that can be written in KB_HOME, and in KB_STORE where that is set"
         ) from error
@@ -231,15 +223,13 @@ def _index_from(settings: EngineSettings) -> Index | None:
     try:
         index: Index = imported(part.index)(settings)
     except ModuleNotFoundError as error:
-        raise DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, part.name) from error
+        raise start_errors.DriverMissing(f"VECTOR_DB_TYPE={settings.index}", error.name, part.name) from error
     return index
 
 
 def reranker_from(settings: EngineSettings) -> Reranker | None:
     """Return the reranker, not connected yet; None if it is off. A local one may download its model.
-
-    Raises:
-        StartError: its model, or a package, is missing.
+    Raises StartError: its model, or a package, is missing.
     """
     part = reranker_part(settings)
     if part is None:
@@ -247,5 +237,5 @@ def reranker_from(settings: EngineSettings) -> Reranker | None:
     try:
         reranker: Reranker = imported(part.reranker)(settings)
     except SettingsError as error:
-        raise RerankerUnknown(str(error)) from error
+        raise start_errors.RerankerUnknown(str(error)) from error
     return reranker

@@ -100,9 +100,8 @@ class Encoder:
 
     async def load(self) -> None:
         """Load the model unless it is loaded; concurrent callers share one attempt.
-
-        Raises:
-            EmbedderOutage: loading failed, or failed less than the backoff ago (then without a new attempt).
+        Raises EmbedderOutage: loading failed, or failed less than the backoff ago (then without a new
+        attempt).
         """
         if self._backing_off:
             raise self._unavailable()

@@ -9,17 +9,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import prometheus_client as prometheus
 from aiohttp import hdrs, web
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Info,
-    ProcessCollector,
-    generate_latest,
-)
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
@@ -40,29 +31,29 @@ class EngineMetrics:
 
     def __init__(self, state: StateApi) -> None:
         self._state = state
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        self.durations = Histogram(
+        self._registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self._registry)
+        self.durations = prometheus.Histogram(
             "kb_engine_request_duration_seconds",
             "Duration of requests.",
             ("operation", "status"),
             buckets=BUCKETS,
             registry=self._registry,
         )
-        self._jobs_ended = Counter(
+        self._jobs_ended = prometheus.Counter(
             "kb_engine_jobs_ended",
             "Jobs that were completed or failed.",
             ("lane", "status", "code"),
             registry=self._registry,
         )
-        self._job_durations = Histogram(
+        self._job_durations = prometheus.Histogram(
             "kb_engine_job_duration_seconds",
             "Time from the acceptance of a job to its completion, when its document can be searched.",
             ("lane",),
             buckets=JOB_BUCKETS,
             registry=self._registry,
         )
-        self._passages = Counter(
+        self._passages = prometheus.Counter(
             "kb_engine_passages_ingested", "Passages of completed jobs.", registry=self._registry
         )
 
@@ -83,16 +74,18 @@ class EngineMetrics:
         if access.reach is not None or "administer" not in access.rights:
             raise EngineError("forbidden", "Metrics need a key that may administer, in all collections.")
         status, oldest = await self._state.whole(), await self._state.oldest_queued()
-        body = generate_latest(self._registry) + generate_latest(_of_the_base(status, oldest))
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
+        body = prometheus.generate_latest(self._registry) + prometheus.generate_latest(
+            _of_the_base(status, oldest)
+        )
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: prometheus.CONTENT_TYPE_LATEST})
 
 
-def _of_the_base(status: m.Status, oldest: str | None) -> CollectorRegistry:
+def _of_the_base(status: m.Status, oldest: str | None) -> prometheus.CollectorRegistry:
     """Return the figures of a status; the age of the oldest queued job is left out if it is unknown."""
-    registry, storage = CollectorRegistry(), status.storage
-    build = Info("kb_engine_build", "Version and model of the engine.", registry=registry)
+    registry, storage = prometheus.CollectorRegistry(), status.storage
+    build = prometheus.Info("kb_engine_build", "Version and model of the engine.", registry=registry)
     build.info({"version": status.version, "model": status.model.name})
-    jobs = Gauge("kb_engine_jobs", "Jobs by state.", ("state",), registry=registry)
+    jobs = prometheus.Gauge("kb_engine_jobs", "Jobs by state.", ("state",), registry=registry)
     for state in status.queue.__struct_fields__:
         jobs.labels(state).set(getattr(status.queue, state))
     figures: list[tuple[str, str, float]] = [
@@ -113,5 +106,5 @@ def _of_the_base(status: m.Status, oldest: str | None) -> CollectorRegistry:
         words = "Age of the oldest queued job; 0 without one."
         figures.append(("oldest_queued_job_age_seconds", words, age))
     for name, words, value in figures:
-        Gauge(f"kb_engine_{name}", words, registry=registry).set(value)
+        prometheus.Gauge(f"kb_engine_{name}", words, registry=registry).set(value)
     return registry

@@ -67,9 +67,7 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelFolder:
     """The files of one model. The first use downloads them, which blocks.
-
-    Raises:
-        ModelUnavailable: they are missing and cannot be downloaded.
+    Raises ModelUnavailable: they are missing and cannot be downloaded.
     """
 
     def __init__(self, model: HubModel, models: Path, *, endpoint: str | None = None) -> None:

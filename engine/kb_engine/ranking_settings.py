@@ -9,20 +9,14 @@ import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_contracts.api import models as m
-from kb_contracts.semantics.ranking import (
-    DECAY_RATE,
-    DEFAULT_WEIGHTS,
-    SOURCE_TYPE_WEIGHT,
-    RankingDefaults,
-    misfit,
-)
+from kb_contracts.semantics import ranking
 
 
 def _as_setting(shares: Mapping[str, float]) -> str:
     return ",".join(f"{name}={share:g}" for name, share in shares.items())
 
 
-_USUAL = _as_setting(msgspec.structs.asdict(DEFAULT_WEIGHTS))
+_USUAL = _as_setting(msgspec.structs.asdict(ranking.DEFAULT_WEIGHTS))
 
 
 class RankingSettings(Settings, frozen=True, kw_only=True):
@@ -48,24 +42,24 @@ class RankingSettings(Settings, frozen=True, kw_only=True):
         float,
         Setting("KB_RANKING_DECAY_RATE", "decay rate of recency, per day; 0.01 halves it in 69 days"),
         msgspec.Meta(ge=0, le=10),
-    ] = DECAY_RATE
+    ] = ranking.DECAY_RATE
     sources: Annotated[
         str,
         Setting(
             "KB_RANKING_SOURCES", "reputation of source types; other types have the reputation of manual"
         ),
-    ] = _as_setting(SOURCE_TYPE_WEIGHT)
+    ] = _as_setting(ranking.SOURCE_TYPE_WEIGHT)
 
     def __post_init__(self) -> None:
         _ = self.defaults
 
     @property
-    def defaults(self) -> RankingDefaults:
+    def defaults(self) -> ranking.RankingDefaults:
         """The ranking defaults of these settings. Raises SettingsError."""
         usual = _weights("KB_RANKING_WEIGHTS", self.weights)
         exact = _weights("KB_RANKING_WEIGHTS_EXACT", self.weights_exact or self.weights)
         question = _weights("KB_RANKING_WEIGHTS_QUESTION", self.weights_question or self.weights)
-        return RankingDefaults(
+        return ranking.RankingDefaults(
             for_all=m.Ranking() if self.always else None,
             weights={"keywords": usual, "exact": exact, "question": question},
             decay_rate=self.decay_rate,
@@ -79,7 +73,7 @@ def _weights(variable: str, text: str) -> m.RankingWeights:
         known = ", ".join(m.RankingWeights.__struct_fields__)
         raise SettingsError(f"{variable}={text!r}: takes {known}, not {min(unknown)!r}")
     weights = m.RankingWeights(**shares)
-    if (why := misfit(weights)) is not None:
+    if (why := ranking.misfit(weights)) is not None:
         raise SettingsError(f"{variable}={text!r}: the weights {why}; write them like {_USUAL}")
     return weights
 

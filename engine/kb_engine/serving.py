@@ -40,9 +40,7 @@ async def serve(
 
     With `linger` the engine also stops after that many seconds without a user (see `Rendezvous`), once it
     has no unfinished jobs.
-
-    Raises:
-        StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
+    Raises StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
     """
     async with _stop_signal() as stop, running(settings) as (url, app):
         on_ready(url)
@@ -58,9 +56,7 @@ async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Appl
     """Yield the base URL and the application of a listening engine, announced in its data folder.
 
     It shuts down gracefully when the block ends.
-
-    Raises:
-        StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
+    Raises StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
     """
     app = await create_app(settings)
     if not app[KEYS].is_needed and not is_loopback(settings.host):

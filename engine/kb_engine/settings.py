@@ -8,19 +8,9 @@ from typing import Annotated, ClassVar, get_args
 
 import msgspec
 
+from kb_config import shared
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
-from kb_config.shared import (
-    DEFAULT_UPLOAD_BYTES,
-    HEADER_TIMEOUT,
-    EnableMetrics,
-    EngineKey,
-    Keys,
-    LogLevel,
-    PublishedCollections,
-    UploadBytes,
-    keys_file,
-)
 from kb_contracts.access.keys import published_in
 from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
@@ -44,7 +34,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     """Settings of the engine and of its embedder. Sizes are bytes, times are seconds."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        **HEADER_TIMEOUT,
+        **shared.HEADER_TIMEOUT,
         "KB_ENGINE_MAX_CONNECTIONS": "the maximum follows from the limit on open files (ulimit -n)",
         "KB_KEEP_FAILED_BYTES": "it is ten times KB_MAX_UPLOAD_BYTES; KB_KEEP_FAILED_SECONDS=0 keeps nothing",
         "KB_OCR_TIMEOUT": "OCR of a PDF is limited by KB_OCR_PAGES and to 4 hours",
@@ -65,9 +55,9 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     tls_key: Annotated[
         str, Setting("KB_ENGINE_TLS_KEY", "private key of the certificate, in PEM, without a password")
     ] = ""
-    api_key: EngineKey = ""
-    keys: Keys = ""
-    published_collections: PublishedCollections = ""
+    api_key: shared.EngineKey = ""
+    keys: shared.Keys = ""
+    published_collections: shared.PublishedCollections = ""
     store: Annotated[
         str,
         Setting(
@@ -81,8 +71,8 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     )
     ranking: RankingSettings = RankingSettings()
     audit: AuditSettings = AuditSettings()
-    enable_metrics: EnableMetrics = True
-    max_upload_bytes: UploadBytes = DEFAULT_UPLOAD_BYTES
+    enable_metrics: shared.EnableMetrics = True
+    max_upload_bytes: shared.UploadBytes = shared.DEFAULT_UPLOAD_BYTES
     extract_timeout: Annotated[
         float,
         Setting("KB_EXTRACT_TIMEOUT", "time-out for reading a file, or a page by OCR, in seconds"),
@@ -175,7 +165,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         ),
         msgspec.Meta(ge=0, le=36_500),
     ] = 7.0
-    log_level: LogLevel = "info"
+    log_level: shared.LogLevel = "info"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,7 +203,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     @property
     def keys_file(self) -> Path:
-        return keys_file(self.keys, self.home)
+        return shared.keys_file(self.keys, self.home)
 
     def part_warnings(self) -> Iterator[str]:
         for part in parts():

@@ -54,9 +54,7 @@ class Spool(ABC):
     @abstractmethod
     def receive(self, name: str) -> AbstractAsyncContextManager[SpoolFile]:
         """Yield a new file to write; it is durable if the block ends normally, and removed otherwise.
-
-        Raises:
-            EngineError: `storage_full`.
+        Raises EngineError: `storage_full`.
         """
 
     @abstractmethod

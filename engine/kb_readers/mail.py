@@ -109,9 +109,7 @@ def body_of(data: bytes) -> str:
 
 def pages_in(data: bytes, fmt: Format) -> Iterator[str]:
     """Yield the HTML of a page saved as a message, and of its frames; "" for one that cannot be decoded.
-
-    Raises:
-        ExtractionFailed: the file is damaged, or its first page cannot be decoded.
+    Raises ExtractionFailed: the file is damaged, or its first page cannot be decoded.
     """
     with _of_the_library(fmt):
         reading = _Reading(data)

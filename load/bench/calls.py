@@ -28,26 +28,11 @@ from typing import Annotated, Any, ClassVar
 
 import httpx
 import msgspec
+from faker import Faker
 
-from bench import Option
-from bench.runner import (
-    KEY,
-    SEARCH,
-    Cost,
-    Panel,
-    Report,
-    RunningServer,
-    ToolCall,
-    check,
-    generate,
-    kb_serve,
-    measured,
-    rotate,
-    stub_engine,
-)
+from bench import Option, runner
 from bench.servers import EXAMPLE_FILE
 from kb_load.messages import ERAS, CallFailed
-from kb_load.pdf import text_of_page
 from kb_load.processes import LOOPBACK, free_port, running
 from kb_load.report import median_figures
 from kb_server.observability.metrics import counters_by_slot
@@ -73,11 +58,12 @@ TITLES = {
     "example-uvicorn": "the same on uvicorn",
 }
 _PAUSE_SECONDS = 0.02
+_FAKER = Faker("en_GB")
 _COUNTED = ("requests", "kb_search", "success")
 """Name of the counter of these benchmarks' calls in a worker."""
 
 
-class Round(Cost, frozen=True, kw_only=True):
+class Round(runner.Cost, frozen=True, kw_only=True):
     """Cost of a call on one host in one turn. `shares` are the workers' shares of the calls."""
 
     host: str
@@ -139,7 +125,7 @@ def figures(rounds: Sequence[Round], yardstick: str) -> list[Figures]:
     return found
 
 
-class CallsReport(Report, frozen=True, kw_only=True):
+class CallsReport(runner.Report, frozen=True, kw_only=True):
     """Results of a run, with turns of `seconds` over `connections`."""
 
     connections: int
@@ -169,10 +155,10 @@ class HostsReport(CallsReport, frozen=True, kw_only=True):
         "x ceiling": "{0.cpu_ratio:.2f}",
     }
     panels = (
-        Panel(
+        runner.Panel(
             "{0.era}", "{0.title}", "rate", "{0.rate:.0f}\n{0.rate_ratio:.2f} of ceiling", "calls a second"
         ),
-        Panel("{0.era}", "{0.title}", "cpu", "{0.cpu:.0f}", "processor, microseconds a call"),
+        runner.Panel("{0.era}", "{0.title}", "cpu", "{0.cpu:.0f}", "processor, microseconds a call"),
     )
 
 
@@ -189,7 +175,7 @@ class WorkersReport(CallsReport, frozen=True, kw_only=True):
         "least share": "{0.least_share:.2f}",
     }
     panels = (
-        Panel(
+        runner.Panel(
             "{0.manner}\n{0.era}",
             "{0.title}",
             "cpu",
@@ -211,19 +197,23 @@ def run_hosts(
     """Measure `hosts` in turns. Raises as `measure`."""
     report = HostsReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
-    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[RunningServer]:
-        return kb_serve(name, engine_url, folder) if name == "kb" else _contender(name, engine_url, folder)
+    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[runner.RunningServer]:
+        return (
+            runner.kb_serve(name, engine_url, folder)
+            if name == "kb"
+            else _contender(name, engine_url, folder)
+        )
 
     measure(report, hosts, start, (FLAT_OUT,), CEILING, rounds, warm, note)
     return report
 
 
 @contextmanager
-def _contender(name: str, engine_url: str, folder: Path) -> Iterator[RunningServer]:
+def _contender(name: str, engine_url: str, folder: Path) -> Iterator[runner.RunningServer]:
     port = free_port()
     arguments = ["-m", "bench.servers", name, "--port", str(port), "--engine", engine_url]
     with running(name, arguments, folder, port=port) as process:
-        yield RunningServer(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
+        yield runner.RunningServer(process, port, call=EXAMPLE_CALL if name in EXAMPLES else runner.SEARCH)
 
 
 def _check_example(result: dict[str, Any]) -> None:
@@ -231,7 +221,7 @@ def _check_example(result: dict[str, Any]) -> None:
         raise CallFailed("the text is not that of the example")
 
 
-EXAMPLE_CALL = ToolCall("test_simple_text", {}, _check_example)
+EXAMPLE_CALL = runner.ToolCall("test_simple_text", {}, _check_example)
 
 
 def run_workers(
@@ -248,9 +238,9 @@ def run_workers(
     """
     report = WorkersReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
-    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[RunningServer]:
+    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[runner.RunningServer]:
         home = folder / name
-        return kb_serve(name, engine_url, home, *name.split(), TMPDIR=str(home))
+        return runner.kb_serve(name, engine_url, home, *name.split(), TMPDIR=str(home))
 
     measure(report, WORKERS, start, (EQUALLY_BUSY, FLAT_OUT), WORKERS[0], rounds, warm, note)
     return report
@@ -259,7 +249,7 @@ def run_workers(
 def measure(
     report: CallsReport,
     names: Sequence[str],
-    start: Callable[[str, str, Path], AbstractContextManager[RunningServer]],
+    start: Callable[[str, str, Path], AbstractContextManager[runner.RunningServer]],
     manners: Sequence[str],
     yardstick: str,
     rounds: int,
@@ -274,22 +264,22 @@ def measure(
     """
     taken: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, ExitStack() as stack:
-        engine, url = stack.enter_context(stub_engine(Path(folder)))
+        engine, url = stack.enter_context(runner.stub_engine(Path(folder)))
         standing = {name: stack.enter_context(start(name, url, Path(folder))) for name in names}
-        lengths = {(name, era): check(standing[name], era) for name in names for era in ERAS}
+        lengths = {(name, era): runner.check(standing[name], era) for name in names for era in ERAS}
         note(f"answers of {', '.join(names)} checked at {' and '.join(ERAS)}")
         for name, era in product(names, ERAS) if warm else ():
             server = standing[name]
-            generate(server.port, server.message(era), connections=report.connections, seconds=warm)
+            runner.generate(server.port, server.message(era), connections=report.connections, seconds=warm)
         for number in range(1, rounds + 1):
             for era, manner in product(ERAS, manners):
-                for name in rotate(names, number):
+                for name in runner.rotate(names, number):
                     server, before = standing[name], _worker_calls(standing[name])
                     busy = manner == EQUALLY_BUSY
                     alone = busy and name == WORKERS[0]
                     connections = report.connections // 2 if alone else report.connections
                     pause = _PAUSE_SECONDS if busy else 0.0
-                    cost = measured(
+                    cost = runner.measured(
                         server, engine, era, lengths[name, era], connections=connections,
                         seconds=report.seconds, pause=pause,
                     )  # fmt: skip
@@ -336,16 +326,16 @@ def run_single(
     report = SingleReport(connections=connections, seconds=seconds, rounds=[], figures=[])
 
     @contextmanager
-    def start(name: str, _engine_url: str, folder: Path) -> Iterator[RunningServer]:
+    def start(name: str, _engine_url: str, folder: Path) -> Iterator[runner.RunningServer]:
         home, port, engine_port = folder / name, free_port(), free_port()
         home.mkdir()
         settings = {"KB_HOME": str(home), "KB_MCP_PORT": str(port), "KB_ENGINE_PORT": str(engine_port)}
         arguments = ["-m", "kb_cli.main", *name.split()[1:]]
         with running(
-            name, arguments, home, port=port, KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, **settings
+            name, arguments, home, port=port, KB_EMBEDDER="hash", KB_MCP_API_KEY=runner.KEY, **settings
         ) as process:
             add_notes(f"http://{LOOPBACK}:{engine_port}", notes)
-            yield RunningServer(process, port, counts=True, call=NOTES_CALL, home=home)
+            yield runner.RunningServer(process, port, counts=True, call=NOTES_CALL, home=home)
 
     measure(report, UP, start, (FLAT_OUT,), UP[0], rounds, warm, note)
     return report
@@ -354,17 +344,17 @@ def run_single(
 def add_notes(engine_url: str, notes: int) -> None:
     """Add `notes` generated notes to the engine, and wait for their jobs."""
     with httpx.Client(base_url=engine_url, timeout=60) as http:
-        jobs = [
-            http.post(
-                "/api/v1/jobs", json={"text": " ".join(text_of_page(number, seed=7)), "tags": [NOTES_TAG]}
-            )
-            .raise_for_status()
-            .json()["id"]
-            for number in range(1, notes + 1)
-        ]
+        bodies = [{"text": note_text(number), "tags": [NOTES_TAG]} for number in range(1, notes + 1)]
+        jobs = [http.post("/api/v1/jobs", json=each).raise_for_status().json()["id"] for each in bodies]
         for job in jobs:
             while http.get(f"/api/v1/jobs/{job}", params={"wait": 30}).json()["status"] != "completed":
                 pass
+
+
+def note_text(number: int) -> str:
+    """Return a text of about 2,500 characters, determined by the number."""
+    _FAKER.seed_instance(f"7:{number}")
+    return " ".join(_FAKER.paragraph(10) for _ in range(4))
 
 
 NOTES_TAG = "collection:documents"
@@ -375,10 +365,10 @@ def check_notes(result: dict[str, Any]) -> None:
         raise CallFailed("nothing was found")
 
 
-NOTES_CALL = ToolCall("kb_search", {"query": " ".join(text_of_page(1, seed=7))[:60]}, check_notes)
+NOTES_CALL = runner.ToolCall("kb_search", {"query": note_text(1)[:60]}, check_notes)
 
 
-def _worker_calls(server: RunningServer) -> list[float]:
+def _worker_calls(server: runner.RunningServer) -> list[float]:
     """Return the calls counted by each worker; empty for a single process."""
     folders = sorted(server.home.glob("kb-workers-*")) if server.home is not None else []
     return (

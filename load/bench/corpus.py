@@ -114,7 +114,7 @@ class Corpus:
             raise ValueError(f"documents have {PASSAGES_EACH} passages, and {size} is no multiple of that")
         folder.mkdir(parents=True)
         rng, corpus = np.random.default_rng(seed), cls(folder)
-        centres = rng.standard_normal((_CENTRES, DIMENSIONS), dtype=np.float32)
+        centres = centres_of(rng, DIMENSIONS)
         corpus._keep_vocabulary(_spoken())
         words = _writable(folder / "words.npy", (size, _LONGEST), np.uint32)
         vectors = _writable(folder / "vectors.npy", (size, DIMENSIONS), np.float32)
@@ -122,13 +122,13 @@ class Corpus:
             count = min(_AT_ONCE, size - first)
             words[first : first + count] = _ranks(rng, (count, _LONGEST))
             near = centres[rng.integers(0, _CENTRES, count)]
-            vectors[first : first + count] = _around(near, 0.6, rng)
+            vectors[first : first + count] = around(near, rng)
         np.save(folder / "lengths.npy", rng.integers(_SHORTEST, _LONGEST + 1, size, dtype=np.uint8))
         np.save(folder / "titles.npy", _ranks(rng, (size // PASSAGES_EACH, _TITLE)))
         np.save(folder / "question_words.npy", _ranks(rng, (questions, 7)))
         np.save(folder / "question_lengths.npy", rng.integers(3, 8, questions, dtype=np.uint8))
         meant = vectors[rng.integers(0, size, questions)] * np.float32(np.sqrt(DIMENSIONS))
-        np.save(folder / "question_vectors.npy", _around(meant, 0.6, rng))
+        np.save(folder / "question_vectors.npy", around(meant, rng))
         return corpus
 
     @classmethod
@@ -299,8 +299,14 @@ def _ranks(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.uint1
     return np.minimum(drawn, _VOCABULARY - 1).astype(np.uint16)
 
 
-def _around(near: NDArray[np.float32], spread: float, rng: np.random.Generator) -> Vectors:
-    vectors = near + rng.standard_normal(near.shape, dtype=np.float32) * np.float32(spread)
+def centres_of(rng: np.random.Generator, dimensions: int) -> Vectors:
+    """Return the vectors that those of passages lie around."""
+    return rng.standard_normal((_CENTRES, dimensions), dtype=np.float32)
+
+
+def around(near: Vectors, rng: np.random.Generator) -> Vectors:
+    """Return a vector of length 1 near each of these."""
+    vectors = near + rng.standard_normal(near.shape, dtype=np.float32) * np.float32(0.6)
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 

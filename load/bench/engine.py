@@ -33,10 +33,11 @@ import numpy as np
 from faker import Faker
 
 from bench import Option
+from bench.corpus import PASSAGES_EACH, TAG, TAGGED_EVERY, Document, around, centres_of
 from bench.runner import Report
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
-from kb_engine.index.port import Selection, Vectors
+from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.sqlite.sqlite_store import open_sqlite
@@ -46,12 +47,8 @@ from kb_load.report import Sheet, percentile
 
 SEED = 7
 SIZES = (1_000, 10_000, 100_000)
-FILTER_TAG = "team:actuaries"
 MODES: tuple[m.Mode, ...] = ("hybrid", "fts")
-CHUNKS_EACH = 50
-_TAGGED_EVERY = 20
 _VOCABULARY = 20_000
-_CENTRES = 300
 _WORDS_OF_CHUNK = 120
 _WORDS_TAKEN = 60
 _READY_SECONDS = 180.0
@@ -187,60 +184,45 @@ class Texts:
 
 
 async def fill(store: Store, dimensions: int, texts: Texts, numbers: range) -> None:
-    """Add documents with these numbers, each of `CHUNKS_EACH` chunks."""
-    centres = texts.rng.standard_normal((_CENTRES, dimensions), dtype=np.float32)
+    """Add documents with these numbers, each of `PASSAGES_EACH` chunks."""
+    centres = centres_of(texts.rng, dimensions)
     for number in numbers:
-        near = centres[texts.rng.integers(0, len(centres), CHUNKS_EACH)]
-        vectors = near + texts.rng.standard_normal(near.shape, dtype=np.float32) * 0.6
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        passages = [texts.passage(_WORDS_OF_CHUNK) for _ in range(CHUNKS_EACH)]
-        tags = ["collection:documents", *([FILTER_TAG] if number % _TAGGED_EVERY == 0 else [])]
-        await add_documents(store, [BulkDocument(number, texts.passage(5), passages, vectors, tags)])
+        vectors = around(centres[texts.rng.integers(0, len(centres), PASSAGES_EACH)], texts.rng)
+        passages = [texts.passage(_WORDS_OF_CHUNK) for _ in range(PASSAGES_EACH)]
+        is_tagged = number % TAGGED_EVERY == 0
+        await add_documents(store, [Document(number, texts.passage(5), passages, vectors, is_tagged)])
 
 
-@dataclass(frozen=True, slots=True)
-class BulkDocument:
-    """A document with a given vector for each passage."""
-
-    number: int
-    title: str
-    passages: Sequence[str]
-    vectors: Vectors
-    tags: Sequence[str]
-
-    def job(self) -> NewJob:
-        return NewJob(
-            id=f"bulk-{self.number}", kind="file", title=self.title, tags=self.tags, metadata={},
-            source_path=f"bulk/{self.number}.txt", dedup_scope="collection:documents",
-            sha256=f"{self.number:064x}", size_bytes=1, spool=f"bulk-{self.number}",
-            filename=f"{self.number}.txt", format="txt", doc_type="text",
-        )  # fmt: skip
-
-    def prepared(self) -> Prepared:
-        chunks = [
-            PreparedChunk(text=passage, page=None, heading=None, start=0, end=1, tokens=1)
-            for passage in self.passages
-        ]
-        return Prepared(
-            title=self.title, extraction_method="text", pages=None, chunks=chunks, vectors=self.vectors
-        )
+def _job(document: Document) -> NewJob:
+    name = f"bulk-{document.number}"
+    return NewJob(
+        id=name, kind="file", title=document.title, metadata={}, source_path=f"bulk/{document.number}.txt",
+        tags=["collection:documents", *([TAG] if document.tagged else [])],
+        dedup_scope="collection:documents", sha256=f"{document.number:064x}", size_bytes=1, spool=name,
+        filename=f"{document.number}.txt", format="txt", doc_type="text",
+    )  # fmt: skip
 
 
-async def add_documents(store: Store, new: Sequence[BulkDocument]) -> None:
-    """Add documents concurrently, as workers do that process one each.
+def _prepared(document: Document) -> Prepared:
+    chunks = [
+        PreparedChunk(text, page=None, heading=None, start=0, end=1, tokens=1) for text in document.texts
+    ]
+    return Prepared(document.title, "text", pages=None, chunks=chunks, vectors=document.vectors)
+
+
+async def add_documents(store: Store, new: Sequence[Document]) -> None:
+    """Add documents with their vectors concurrently, as workers do that process one each.
     Raises EngineFailed: the store did not take one.
     """
-    by_job = {each.job().id: each for each in new}
+    by_job = {_job(each).id: each for each in new}
 
     async def take_in() -> None:
         leased = await store.write(jobs.take, "bulk")
-        if (
-            leased is None
-            or await store.write(documents.commit, leased, by_job[leased.job.id].prepared()) is None
-        ):
+        assert leased is not None, "its job was accepted"
+        if await store.write(documents.commit, leased, _prepared(by_job[leased.job.id])) is None:
             raise EngineFailed("the store did not take a bulk document")
 
-    await asyncio.gather(*(store.once(None, jobs.accept, each.job()) for each in new))
+    await asyncio.gather(*(store.once(None, jobs.accept, _job(each)) for each in new))
     await asyncio.gather(*(take_in() for _ in new))
 
 
@@ -285,7 +267,7 @@ def run(
             for question, vector in zip(questions, vectors, strict=True)
         ]
         for mode in MODES
-        for tags in ((), (FILTER_TAG,))
+        for tags in ((), (TAG,))
     }
     identity = EmbedderIdentity(model.name, model.dimensions)
     report = EngineReport(
@@ -304,7 +286,7 @@ def run(
             note(f"taking in: {taking.chunks} chunks in {taking.seconds:.1f} s, {taking.rate:.1f} a second")
         home, documents = Path(folder) / "home", 0
         for size in sizes:
-            numbers = range(documents, size // CHUNKS_EACH)
+            numbers = range(documents, size // PASSAGES_EACH)
             documents = numbers.stop
             turns = asyncio.run(_in_store(home, identity, queries, texts, numbers, rounds))
             with running_engine(home, embedder) as (process, client):
@@ -436,7 +418,7 @@ def running_engine(home: Path, embedder: str, **settings: str) -> Iterator[tuple
 
 def ask(connection: HTTPConnection, question: str, *, filtered: bool) -> float:
     """Return the milliseconds of one search over HTTP."""
-    body = msgspec.json.encode({"query": question, "tags": [FILTER_TAG] if filtered else []})
+    body = msgspec.json.encode({"query": question, "tags": [TAG] if filtered else []})
     started = time.perf_counter()
     connection.request("POST", "/api/v1/search", body, {"Content-Type": "application/json"})
     response = connection.getresponse()

@@ -59,16 +59,10 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.p50:.1f}/{self.p95:.1f}/{self.p99:.1f}"
 
 
-class Recall(msgspec.Struct, frozen=True, kw_only=True):
-    """Share of the exact ten that is found, without and with the tag; None if the peer does not rank so."""
-
-    hybrid: tuple[float, float] | None
-    vectors: tuple[float, float] | None
-    words: tuple[float, float] | None
-
-
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a peer at one size. `equal` counts the exact rankings, with and without the tag."""
+    """Figures of a peer at one size. `equal` counts the exact rankings, with and without the tag; `recall` is
+    the share of the exact ten that is found, without and with it, or None if the peer does not rank so.
+    """
 
     peer: str
     passages: int
@@ -80,7 +74,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     hybrid: Times
     filtered: Times
     clients: Times
-    recall: Recall
+    recall: dict[Part, tuple[float, float] | None]
     equal: int
     searches: int
 
@@ -109,10 +103,8 @@ class SearchReport(Report, frozen=True, kw_only=True):
     def footer(self) -> list[str]:
         lines = ["", "recall at ten without/with the tag by vectors, words, both; equal rankings; effort"]
         for each in self.measured:
-            shares = ", ".join(
-                "none" if (pair := getattr(each.recall, part)) is None else f"{pair[0]:.3f}/{pair[1]:.3f}"
-                for part in ("vectors", "words", "hybrid")
-            )
+            pairs = (each.recall["vectors"], each.recall["words"], each.recall["hybrid"])
+            shares = ", ".join("none" if pair is None else f"{pair[0]:.3f}/{pair[1]:.3f}" for pair in pairs)
             lines.append(
                 f"{each.passages} {each.peer}: {shares}; {each.equal} of {each.searches}; {each.effort}"
             )
@@ -263,7 +255,7 @@ def _search(key: str, place: Path, corpus: Corpus, answers: Answers) -> dict[str
     peer.close()
     return {
         "memory_mib": memory, "start": start, "effort": effort, "hybrid": Times.of(taken[None]),
-        "filtered": Times.of(taken[TAG]), "clients": Times.of(crowded), "recall": Recall(**shares),
+        "filtered": Times.of(taken[TAG]), "clients": Times.of(crowded), "recall": shares,
         "equal": equal, "searches": 2 * len(questions),
     }  # fmt: skip
 

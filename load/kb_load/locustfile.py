@@ -32,21 +32,7 @@ from locust.contrib.fasthttp import FastHttpUser
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from kb_load.messages import (
-    ANYWAY,
-    CLIENT,
-    HANDSHAKE,
-    MODERN,
-    CallFailed,
-    Era,
-    LoadedBase,
-    Message,
-    refusal,
-    request,
-    result_of,
-    structured,
-    tool_call,
-)
+from kb_load import messages
 from kb_load.plan import Plan, ShapeName
 
 COLLECTIONS = ("documents", "memory", "workspace")
@@ -111,7 +97,7 @@ class Agent(FastHttpUser):
     """An agent with its own conversation, in the protocol era of its class."""
 
     abstract = True
-    era: Era = HANDSHAKE
+    era: messages.Era = messages.HANDSHAKE
     wait_time = between(THINK / 2, THINK * 1.5)
     connection_timeout = 10.0
     network_timeout = 60.0
@@ -128,18 +114,22 @@ class Agent(FastHttpUser):
         self._jobs: deque[str] = deque(maxlen=_REMEMBERED)
         self._uploaded: dict[str, str] = {}
         first: tuple[str, dict[str, Any]] = ("server/discover", {})
-        if self.era == HANDSHAKE:
-            params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
+        if self.era == messages.HANDSHAKE:
+            params = {
+                "protocolVersion": messages.HANDSHAKE,
+                "capabilities": {},
+                "clientInfo": messages.CLIENT,
+            }
             first = ("initialize", params)
         for method, params in (first, ("tools/list", {})):
-            message = request(self.era, method, params, request_id=next(self._ids), key=KEY)
-            self._posted(method, message, result_of)
+            message = messages.request(self.era, method, params, request_id=next(self._ids), key=KEY)
+            self._posted(method, message, messages.result_of)
 
     def on_stop(self) -> None:
-        base = LoadedBase(self.host or "", KEY)
+        base = messages.LoadedBase(self.host or "", KEY)
         try:
             base.remove(self._notes, self._uploaded.values())
-        except CallFailed as failed:
+        except messages.CallFailed as failed:
             sys.stderr.write(f"load: what an agent added was not all removed: {failed}\n")
 
     # --- what agents do ---------------------------------------------------------------------------
@@ -248,10 +238,10 @@ class Agent(FastHttpUser):
 
     def _call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Return the structured content, or None if the call failed; Locust has counted the failure."""
-        message = tool_call(self.era, tool, arguments, request_id=next(self._ids), key=KEY)
-        return self._posted(tool, message, structured)
+        message = messages.tool_call(self.era, tool, arguments, request_id=next(self._ids), key=KEY)
+        return self._posted(tool, message, messages.structured)
 
-    def _posted(self, name: str, message: Message, read: Any) -> dict[str, Any] | None:
+    def _posted(self, name: str, message: messages.Message, read: Any) -> dict[str, Any] | None:
         body: Any = message.body  # bytes pass, though the annotation there does not say so
         with self.client.request(
             "POST", PATH, data=body, headers=dict(message.headers), name=name, catch_response=True
@@ -260,9 +250,9 @@ class Agent(FastHttpUser):
             response.request_meta["request_type"] = self.era
             try:
                 if response.status_code != 200:
-                    raise CallFailed(f"{response.status_code} {response.text or ''}"[:300])
+                    raise messages.CallFailed(f"{response.status_code} {response.text or ''}"[:300])
                 found: dict[str, Any] = read(response.content)
-            except CallFailed as failed:
+            except messages.CallFailed as failed:
                 response.failure(str(failed))
                 return None
             response.success()
@@ -270,11 +260,11 @@ class Agent(FastHttpUser):
 
 
 class HandshakeAgent(Agent):
-    era: Era = HANDSHAKE
+    era: messages.Era = messages.HANDSHAKE
 
 
 class ModernAgent(Agent):
-    era: Era = MODERN
+    era: messages.Era = messages.MODERN
 
 
 class PlannedShape(LoadTestShape):
@@ -302,8 +292,8 @@ def look(environment: Environment, **_more: Any) -> None:
     """Refuse a base that is not empty, unless that is allowed; runs once, not in workers."""
     if isinstance(environment.runner, WorkerRunner):
         return
-    base = LoadedBase(environment.host or "", os.environ.get("KB_LOAD_KEY", ""))
-    if reason := refusal(base, anyway=bool(os.environ.get(ANYWAY))):
+    base = messages.LoadedBase(environment.host or "", os.environ.get("KB_LOAD_KEY", ""))
+    if reason := messages.refusal(base, anyway=bool(os.environ.get(messages.ANYWAY))):
         sys.stderr.write(f"load: {reason}\n")
         environment.process_exit_code = REFUSED
         if environment.runner is not None:

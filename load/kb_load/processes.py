@@ -31,7 +31,7 @@ PACKAGES = (
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
 _PORTS = range(16_384, 32_768)
-READY_SECONDS = 90.0
+READY_SECONDS = 300.0
 _STOP_SECONDS = 20.0
 _SETTINGS = (
     *("KB_", "RAGLER_", "MCP_", "FASTMCP_", "OPENAI_", "OTEL_", "QDRANT_"),

@@ -42,9 +42,7 @@ def is_name(collection: str) -> bool:
 
 def tag_of(collection: str) -> str:
     """Return the tag of a collection.
-
-    Raises:
-        ToolError: `invalid_collection`.
+    Raises ToolError: `invalid_collection`.
     """
     if not is_name(collection):
         raise ToolError(
@@ -60,10 +58,8 @@ def tag_of(collection: str) -> str:
 
 def tags_for_submission(collection: str | None, tags: Sequence[str]) -> list[str]:
     """Return the tags of a new document: the collection's first (default `documents`), each once.
-
-    Raises:
-        ToolError: `invalid_collection`; `invalid_tag` if a tag is a collection's or invalid, or there are too
-            many.
+    Raises ToolError: `invalid_collection`; `invalid_tag` if a tag is a collection's or invalid, or there
+    are too many.
     """
     others = validate_tags(tags)
     if len(others) >= MAX_TAGS:
@@ -78,18 +74,14 @@ def tags_for_submission(collection: str | None, tags: Sequence[str]) -> list[str
 
 def tags_for_search(collection: str | None, tags: Sequence[str]) -> list[str]:
     """Return the tags that a search requires: the given ones, then the collection's, if any.
-
-    Raises:
-        ToolError: as `tags_for_submission`.
+    Raises ToolError: as `tags_for_submission`.
     """
     return [*validate_tags(tags), *([] if collection is None else [tag_of(collection)])]
 
 
 def validate_tags(tags: Sequence[str]) -> list[str]:
     """Return the tags, each once and in order.
-
-    Raises:
-        ToolError: `invalid_tag`.
+    Raises ToolError: `invalid_tag`.
     """
     for tag in tags:
         _check_tag(tag)

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from mcp_aiohttp.protocol.tasks import TaskState
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A resource that can be attached. `size` is in bytes, `changed_at` an ISO 8601 time."""
+class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A resource that can be attached; its JSON is that of the protocol. `size` is in bytes."""
 
     uri: str
     name: str
     title: str
-    mime_type: str
+    mime_type: str = msgspec.field(name="mimeType")
     size: int | None = None
-    changed_at: str | None = None
+    annotations: Mapping[str, str] | None = None
+    """`lastModified`, as ISO 8601."""
 
 
 class ResourceTemplate(msgspec.Struct, frozen=True):

@@ -10,17 +10,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
+from kb_config import shared
 from kb_config.audit import AuditSettings
 from kb_config.settings import Setting, Settings, SettingsError, check_pair
-from kb_config.shared import (
-    DEFAULT_UPLOAD_BYTES,
-    HEADER_TIMEOUT,
-    EnableMetrics,
-    Keys,
-    LogLevel,
-    addresses,
-    keys_file,
-)
 from kb_http.certificate import CertificateUnusable, trusting
 from kb_http.limits import CONNECTIONS
 from kb_server.parts import parts
@@ -32,7 +24,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     """Settings of the MCP server. Sizes are bytes, times are seconds."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        **HEADER_TIMEOUT,
+        **shared.HEADER_TIMEOUT,
         "KB_MAX_WEBSOCKETS": "the maximum is half of KB_MAX_CONNECTIONS",
         "KB_MAX_WEBSOCKETS_PER_ADDRESS": "the maximum is half of KB_MAX_CONNECTIONS_PER_ADDRESS",
         "KB_RESOURCE_LINKS": "results have no resource links; their documents are members of the result",
@@ -58,7 +50,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_MCP_API_KEY", "bearer key required from agents; empty: none", secret=True)
     ] = ""
-    keys: Keys = ""
+    keys: shared.Keys = ""
     host: Annotated[str, Setting("KB_MCP_HOST", "address to listen on")] = "127.0.0.1"
     port: Annotated[int, Setting("KB_MCP_PORT", "port to listen on"), msgspec.Meta(ge=0, le=65535)] = 3000
     ragler_port: Annotated[
@@ -139,7 +131,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "maximum size of an upload, in bytes"), msgspec.Meta(ge=1)
-    ] = DEFAULT_UPLOAD_BYTES
+    ] = shared.DEFAULT_UPLOAD_BYTES
     upload_ttl: Annotated[
         float,
         Setting("KB_UPLOAD_TTL", "maximum time from start to finish of an upload, in seconds"),
@@ -170,8 +162,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ragler_api_url_is_set: bool = False
     """True if the URL of RAGler's backend was set; not a setting of its own."""
     audit: AuditSettings = AuditSettings()
-    log_level: LogLevel = "info"
-    enable_metrics: EnableMetrics = True
+    log_level: shared.LogLevel = "info"
+    enable_metrics: shared.EnableMetrics = True
     request_timeout_ms: Annotated[
         int,
         Setting(
@@ -189,7 +181,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     @property
     def keys_file(self) -> Path:
         """The path of the file of keys."""
-        return keys_file(self.keys, self.home)
+        return shared.keys_file(self.keys, self.home)
 
     def __post_init__(self) -> None:
         check_pair("KB_TLS_CERT", self.tls_cert, "KB_TLS_KEY", self.tls_key)
@@ -202,7 +194,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     @property
     def ragler_is_engine(self) -> bool:
         """True if RAGler's backend is the engine: then `KB_API_KEY` is its key, and may be empty."""
-        return set(addresses(self.ragler_api_url)) <= set(addresses(self.engine_url))
+        return set(shared.addresses(self.ragler_api_url)) <= set(shared.addresses(self.engine_url))
 
     @classmethod
     def _gather(

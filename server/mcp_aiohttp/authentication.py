@@ -237,9 +237,7 @@ class WrongTokens:
 
     def check(self, address: str, token: str) -> None:
         """Check that an address may have a token looked at.
-
-        Raises:
-            Refusal: 429, the address has to wait.
+        Raises Refusal: 429, the address has to wait.
         """
         owner = self._owner_of(address)
         guesses = self._guesses.get(owner) if owner is not None else None

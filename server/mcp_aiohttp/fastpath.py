@@ -96,9 +96,7 @@ class PlainTools(Protocol):
         self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
     ) -> ToolOutcome:
         """Call a tool; `meta` is `_meta` of the request.
-
-        Raises:
-            MCPError: the call is answered with this error of the protocol.
+        Raises MCPError: the call is answered with this error of the protocol.
         """
         ...
 

@@ -45,16 +45,8 @@ from mcp_aiohttp.authentication import (
     is_loopback,
 )
 from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import ANONYMOUS, NOBODY, Caller, Identity, TokenRefused, digest
-from mcp_aiohttp.protocol.jsonrpc import (
-    HOST_NOT_ALLOWED,
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    ORIGIN_NOT_ALLOWED,
-    UNAUTHORIZED,
-    Refusal,
-    error_bytes,
-)
 
 log = logging.getLogger(__name__)
 
@@ -99,27 +91,27 @@ class OriginCheck:
 
     def require(self, request: web.Request, *, is_page: bool = False) -> None:
         """Let the request pass; `is_page`: a browser may get it without a token and without an Origin.
-
-        Raises:
-            Refusal: 421 for a Host that is not this server's, 403 for a foreign Origin, or for two.
+        Raises Refusal: 421 for a Host that is not this server's, 403 for a foreign Origin, or for two.
         """
         hosts = request.headers.getall(hdrs.HOST, [])
         any_host = self._any_host or (self._knows_no_names and not is_page)
         if not any_host and (len(hosts) != 1 or not self._is_ours(hosts[0])):
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 421,
-                HOST_NOT_ALLOWED,
+                jsonrpc.HOST_NOT_ALLOWED,
                 "host_not_allowed",
                 "This server does not accept that Host. Add it to "
                 f"{self._setting_names.allowed_hosts} if it is correct.",
             )
         origins = request.headers.getall(hdrs.ORIGIN, ())
         if len(origins) > 1:
-            raise Refusal(403, ORIGIN_NOT_ALLOWED, "origin_not_allowed", "Send the header `Origin` once.")
+            raise jsonrpc.Refusal(
+                403, jsonrpc.ORIGIN_NOT_ALLOWED, "origin_not_allowed", "Send the header `Origin` once."
+            )
         if origins and not self.admits(origins[0]):
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 403,
-                ORIGIN_NOT_ALLOWED,
+                jsonrpc.ORIGIN_NOT_ALLOWED,
                 "origin_not_allowed",
                 "Web pages of that Origin may not call. Add it to "
                 f"{self._setting_names.allowed_origins} where they should.",
@@ -183,15 +175,13 @@ def _check_framing(request: web.Request) -> None:
     """Refuse a target with another host than the header Host, and transfer codings other than `chunked`.
 
     RFC 9112 ignores the header Host if the target has a host (3.2.2); in a correct request the two are equal.
-
-    Raises:
-        Refusal: 501 for another transfer coding, 421 for a target of another host.
+    Raises Refusal: 501 for another transfer coding, 421 for a target of another host.
     """
     codings = request.headers.getall(hdrs.TRANSFER_ENCODING, ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        raise Refusal(
+        raise jsonrpc.Refusal(
             501,
-            INVALID_REQUEST,
+            jsonrpc.INVALID_REQUEST,
             "transfer_coding_not_supported",
             "Only the Transfer-Encoding chunked is supported.",
         )
@@ -199,9 +189,9 @@ def _check_framing(request: web.Request) -> None:
         return
     parts = _split(request.raw_path)
     if parts is None or parts.netloc.lower() != request.headers.get(hdrs.HOST, "").lower():
-        raise Refusal(
+        raise jsonrpc.Refusal(
             421,
-            HOST_NOT_ALLOWED,
+            jsonrpc.HOST_NOT_ALLOWED,
             "host_not_allowed",
             "The target of the request has another host than its header Host.",
         )
@@ -234,10 +224,8 @@ class TokenCheck:
 
     async def require(self, request: web.Request) -> Identity:
         """Return the identity of the sender; `NOBODY` if no token is needed.
-
-        Raises:
-            Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a scope;
-                429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
+        Raises Refusal: 401, a token is needed and is missing, wrong, or sent twice; 403, it lacks a
+        scope; 429, too many wrong tokens came from this address; 503, tokens cannot be checked now.
         """
         values = request.headers.getall(hdrs.AUTHORIZATION, ())
         if len(values) > 1:
@@ -257,9 +245,9 @@ class TokenCheck:
             raise self._refusal(request, refused) from None
         except AuthenticatorUnavailable as unavailable:
             wait = math.ceil(unavailable.retry_after)
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 503,
-                UNAUTHORIZED,
+                jsonrpc.UNAUTHORIZED,
                 "authenticator_unavailable",
                 unavailable.message,
                 headers={hdrs.RETRY_AFTER: str(wait)},
@@ -274,19 +262,17 @@ class TokenCheck:
 
     async def require_unless_local(self, request: web.Request) -> Identity:
         """Like `require`, but admit a peer on this machine as `NOBODY`; behind a proxy no peer is local.
-
-        Raises:
-            Refusal: as `require`.
+        Raises Refusal: as `require`.
         """
         proxied = any(header in request.headers for header in _FORWARDED)
         if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
             return await self.require(request)
         return NOBODY
 
-    def _unauthorized(self, request: web.Request, message: str) -> Refusal:
+    def _unauthorized(self, request: web.Request, message: str) -> jsonrpc.Refusal:
         return refusal(401, message, self.resource.challenge(request.path) if self.resource else "Bearer")
 
-    def _refusal(self, request: web.Request, refused: TokenRefused) -> Refusal:
+    def _refusal(self, request: web.Request, refused: TokenRefused) -> jsonrpc.Refusal:
         challenge = "Bearer"
         if self.resource is not None:
             challenge = self.resource.challenge(request.path, refused.error, refused.message, refused.scope)
@@ -299,10 +285,12 @@ def address_of(request: web.Request, proxies: TrustedProxies) -> str:
     return forwarded or request.remote or ""
 
 
-def refusal(status: int, message: str, challenge: str) -> Refusal:
+def refusal(status: int, message: str, challenge: str) -> jsonrpc.Refusal:
     """The refusal of a request for its token: 401 `unauthorized`, or 403 `insufficient_scope`."""
     error_type = "unauthorized" if status == 401 else "insufficient_scope"
-    return Refusal(status, UNAUTHORIZED, error_type, message, headers={hdrs.WWW_AUTHENTICATE: challenge})
+    return jsonrpc.Refusal(
+        status, jsonrpc.UNAUTHORIZED, error_type, message, headers={hdrs.WWW_AUTHENTICATE: challenge}
+    )
 
 
 def bearer(request: web.Request) -> str | None:
@@ -361,7 +349,7 @@ class Gate:
                 return await handler(request)
             # Permit the headers and methods that MCP clients use; the Origin was checked before.
             return web.Response(status=204, headers=_PREFLIGHT_HEADERS)
-        except Refusal as refusal:
+        except jsonrpc.Refusal as refusal:
             error_type = refusal.data["error_type"]
             self.report_refusal(request, str(error_type), refusal.status)
             response = refusal_response(refusal)
@@ -372,7 +360,7 @@ class Gate:
         except Exception:
             fields = {"method": request.method, "route": route_of(request)}
             log.exception("A request failed unexpectedly", extra=fields)
-            body = error_bytes(None, INTERNAL_ERROR, "Internal error")
+            body = jsonrpc.error_bytes(None, jsonrpc.INTERNAL_ERROR, "Internal error")
             response = web.Response(status=500, body=body, content_type="application/json")
         if asks_for_websocket(request):
             response.force_close()  # no HTTP is read after a request for another protocol
@@ -380,9 +368,7 @@ class Gate:
 
     async def caller_of(self, request: web.Request) -> Caller:
         """Authenticate the sender of a request again: its token may have been revoked.
-
-        Raises:
-            Refusal: as for a new request.
+        Raises Refusal: as for a new request.
         """
         caller = self._caller(request, await self.tokens.require(request))
         return replace(caller, recheck=partial(self.caller_of, request))
@@ -433,7 +419,7 @@ class Gate:
             try:
                 await self._check(request)
                 check(request)
-            except Refusal as refusal:
+            except jsonrpc.Refusal as refusal:
                 self.report_refusal(request, str(refusal.data["error_type"]), refusal.status)
                 return refusal_response(refusal)
             if request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= HttpVersion11:
@@ -494,12 +480,12 @@ def route_of(request: web.Request) -> str:
     return resource.canonical if resource is not None else ""
 
 
-def refusal_response(refusal: Refusal) -> web.Response:
+def refusal_response(refusal: jsonrpc.Refusal) -> web.Response:
     """The answer to a request that is refused: a JSON-RPC error with an HTTP status."""
     response = web.Response(
         status=refusal.status,
         headers=refusal.headers,
-        body=error_bytes(None, refusal.code, refusal.message, refusal.data),
+        body=jsonrpc.error_bytes(None, refusal.code, refusal.message, refusal.data),
         content_type="application/json",
     )
     if refusal.close:

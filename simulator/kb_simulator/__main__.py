@@ -10,21 +10,18 @@ import sys
 from collections.abc import Sequence
 
 from kb_config.settings import SettingsError
-from kb_simulator.engine.jobs import POLICY_FORMS
 from kb_simulator.settings import SimulatorSettings
+
+_OPTIONS = ("seed", "host", "port", "control", "clock", "jobs")
+"""The settings that are options, too."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 a port is in use, 2 a setting is invalid."""
     parser = argparse.ArgumentParser(prog="kb_simulator", description="A fake engine that fails on command.")
-    parser.add_argument("--seed", type=int, help="seed of random decisions (7)")
-    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on; 0: any free one (8900)")
-    parser.add_argument("--control", type=int, help="port of the control plane, on loopback (off)")
-    parser.add_argument(
-        "--clock", choices=("autojump", "manual", "real"), help="clock of the engine (autojump)"
-    )
-    parser.add_argument("--jobs", metavar="POLICY", help=f"outcome of jobs: {POLICY_FORMS} (at-once)")
+    for each in SimulatorSettings.describe({}):
+        if (name := each.variable.removeprefix("KB_SIM_").lower()) in _OPTIONS:
+            parser.add_argument(f"--{name}", metavar="VALUE", help=f"{each.help} (default {each.value})")
     try:
         settings = SimulatorSettings.read(os.environ, **vars(parser.parse_args(arguments)))
     except SettingsError as error:

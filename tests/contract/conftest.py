@@ -23,7 +23,7 @@ from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY
 from tests.support.ingesting import HELD, TestEmbedder
 from tests.support.new_base import put_base
-from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, SILENCE
+from tests.support.patience import ANSWER_SECONDS, SILENCE, SUITE_SECONDS
 
 HELD_LONG = f"{HELD} " + "stone " * SHORT_BYTES
 """A note in the lane of long jobs that `embedder` holds; two take all the places of one caller there."""
@@ -137,6 +137,6 @@ def kb_verify(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=COMMAND_SECONDS,
+        timeout=SUITE_SECONDS,
         check=False,
     )

@@ -17,7 +17,7 @@ import pytest
 from kb_contracts.api.operations import ApiSurface
 from kb_contracts.openapi import ABOUT, FOLDER
 from tests.support.engines import API_KEY, engine, simulator
-from tests.support.patience import SUITE_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SUITE_SECONDS
 
 pytestmark = pytest.mark.process
 
@@ -48,6 +48,7 @@ def test_generated_requests_conform_to_the_document(served: tuple[str, str], sur
             *("--url", url, "--header", f"Authorization: Bearer {API_KEY}"),
             *("--seed", str(SEED), "--max-examples", str(EXAMPLES[kind]), "--generation-database", "none"),
             *("--phases", PHASES, "--continue-on-failure", "--no-color"),
+            *("--request-timeout", str(ANSWER_SECONDS), "--suppress-health-check", "too_slow"),
         ],
         cwd=ROOT,
         capture_output=True,

@@ -30,6 +30,7 @@ from tests.contract.conftest import COUNTS, kb_verify
 from tests.faults.engine_process import Running
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
+from tests.support.patience import SUITE_SECONDS
 from tests.support.postgres import new_database
 
 WORK = 1.5
@@ -72,7 +73,11 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
         nonlocal kills
         while kills < KILLS and not is_over.is_set():
             enough = worked(doomed) + WORK
-            eventually(partial(worked, doomed), lambda used: is_over.is_set() or used > enough)  # noqa: B023
+            eventually(
+                partial(worked, doomed),
+                lambda used: is_over.is_set() or used > enough,  # noqa: B023
+                seconds=SUITE_SECONDS,
+            )
             doomed.kill()
             kills += 1
             doomed = started(doomed.port)
@@ -84,7 +89,8 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Verified:
         killed = killing.submit(kill_often, doomed)
         try:
             engines, report = f"{doomed.url},{other.url}", str(home / "out")
-            done = kb_verify(engines, "--json", "--examples", "2", "--report", report, cwd=home)
+            bounds = ("--examples", "2", "--seconds", str(SUITE_SECONDS))
+            done = kb_verify(engines, "--json", *bounds, "--report", report, cwd=home)
         finally:
             is_over.set()
     killed.result()

@@ -13,12 +13,12 @@ from openpyxl import Workbook
 from PIL import Image, ImageDraw, ImageFont
 from pptx import Presentation
 
-from kb_load.pdf import pdf_of
 from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import request
 from tests.support.patience import ANSWER_SECONDS
+from tests.support.pdfs import pdf_of
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import Stack, running_stack
 

@@ -165,7 +165,9 @@ async def test_commands_and_kb_up_find_the_engine_and_keep_it(home: Path, start:
         await client.end()
         await an_unused_engine_has_ended(start, home)
         message = call("kb_search", query="stone")
-        answer = await asyncio.to_thread(httpx.post, f"http://127.0.0.1:{port}/mcp", json=message)
+        answer = await asyncio.to_thread(
+            httpx.post, f"http://127.0.0.1:{port}/mcp", json=message, timeout=ANSWER_SECONDS
+        )
         assert "stone granite" in answer.text
     finally:
         assert await asyncio.to_thread(up.stop) == 0

@@ -24,6 +24,7 @@ from kb_server.schema import input_schema
 from kb_server.toolsets import build_toolset
 from tests.protocol.conftest import Serve, Served
 from tests.support.knowledge import Knowledge
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT
 from tests.support.tool_table import TOOLS
 
@@ -75,7 +76,7 @@ async def fastmcp(url: str, key: str | None) -> AsyncIterator[CallTool]:
 @asynccontextmanager
 async def pydantic_ai(url: str, key: str | None) -> AsyncIterator[CallTool]:
     """pydantic-ai's toolset, which uses FastMCP's client."""
-    async with MCPToolset(url, headers=headers_of(key)) as toolset:
+    async with MCPToolset(url, headers=headers_of(key), init_timeout=ANSWER_SECONDS) as toolset:
 
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             result = await toolset.direct_call_tool(name, arguments)
@@ -85,11 +86,21 @@ async def pydantic_ai(url: str, key: str | None) -> AsyncIterator[CallTool]:
         yield call
 
 
+def openai_server(url: str, key: str | None) -> MCPServerStreamableHttp:
+    """A server of openai-agents, which would wait for an answer for five seconds."""
+    params: Any = {"url": url, "headers": headers_of(key), "timeout": ANSWER_SECONDS}
+    return MCPServerStreamableHttp(
+        params,
+        use_structured_content=True,
+        cache_tools_list=True,
+        client_session_timeout_seconds=ANSWER_SECONDS,
+    )
+
+
 @asynccontextmanager
 async def openai_agents(url: str, key: str | None) -> AsyncIterator[CallTool]:
     """The tools of an agent in strict mode, called as its model calls them."""
-    params: Any = {"url": url, "headers": headers_of(key)}
-    async with MCPServerStreamableHttp(params, use_structured_content=True, cache_tools_list=True) as server:
+    async with openai_server(url, key) as server:
         agent = Agent(name="test", mcp_servers=[server], mcp_config={"convert_schemas_to_strict": True})
         tools = {tool.name: tool for tool in await agent.get_mcp_tools(RunContextWrapper(None))}
 
@@ -140,8 +151,7 @@ async def test_openai_agents_strict_mode_takes_every_schema_without_a_free_objec
 ) -> None:
     """Schemas that it cannot convert are passed on unchecked."""
     url = f"{served.mcp}/{toolset}"
-    params: Any = {"url": url, "headers": headers_of(key)}
-    async with MCPServerStreamableHttp(params) as server:
+    async with openai_server(url, key) as server:
         listed = await server.list_tools()
         strict = {
             tool.name

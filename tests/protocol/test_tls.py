@@ -75,7 +75,7 @@ async def test_calls_uploads_and_websockets_go_over_tls(stack: Stack, pair: Pair
     assert stack.mcp_url.startswith("https://")
     tls, authorization = trusting(pair.certificate), {"Authorization": f"Bearer {KEY}"}
     async with (
-        httpx2.AsyncClient(verify=tls, headers=authorization) as http,
+        httpx2.AsyncClient(verify=tls, headers=authorization, timeout=ANSWER_SECONDS) as http,
         streamable_http_client(stack.mcp_url, http_client=http) as (reading, writing, *_),
         ClientSession(reading, writing) as session,
     ):

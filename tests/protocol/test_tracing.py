@@ -22,7 +22,7 @@ from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, for_the_kernel, initialize
-from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, COMMAND_SECONDS, JOB_SECONDS, TEST_SECONDS
 from tests.support.stack import Process, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -202,7 +202,10 @@ def test_the_trace_is_taken_from_the_message_before_the_header(asked: Asked, col
         (TRACEPARENT[:-2] + "00", {}),
         (None, {}),
     ]
-    settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "60000"}
+    settings = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": f"{1000 * TEST_SECONDS:.0f}",
+    }
     with served(asked, OTEL_SERVICE_NAME="mine", **settings) as (caller, _):
         for traceparent, headers in sent:
             meta = {"traceparent": traceparent} if traceparent else None

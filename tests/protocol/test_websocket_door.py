@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 
 from kb_simulator import Stuck
 from mcp_aiohttp.options import SocketLimits
-from mcp_aiohttp.transport.websocket import WebSockets
+from mcp_aiohttp.transport.websocket import _GRACE, WebSockets
 from tests.protocol.conftest import Serve, Served
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
 from tests.protocol.sockets import connect as connect
@@ -263,14 +263,17 @@ async def test_a_call_in_flight_is_answered_before_the_server_stops(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_call_that_does_not_end_is_cancelled_and_told_so(
-    serve: Serve, fake: Fake, connect: Connect, way: str
+    serve: Serve, fake: Fake, connect: Connect, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = await serve(serve_options={"drain_seconds": 0.5})
-    wire = await connect(served)
+    drain, advance = 10 * ANSWER_SECONDS, advance_loop(monkeypatch)
+    served = await serve(serve_options={"drain_seconds": drain})
+    idle, wire = await connect(served), await connect(served)
     shape = await opened(wire, "handshake", way)
     await wire.send(shape(call("slow", 1)))
     await asyncio.wait_for(fake.slow.started.wait(), ANSWER_SECONDS)
     served.stop.set()
+    assert await idle.closed() == 1001
+    advance(_GRACE * drain)
     assert (await wire.receive())["error"]["code"] == -32000
     assert await wire.closed() == 1001
     await asyncio.wait_for(asyncio.shield(served.task), ANSWER_SECONDS)

@@ -16,7 +16,8 @@ from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
 MOVED_SECONDS = 1_000 * ANSWER_SECONDS
-"""Time limit of an answer in tests that advance the clock by the header time-out again and again, in seconds.
+"""Time limit of an answer and of an idle connection, in seconds; some tests advance the clock by the header
+time-out again and again.
 """
 
 
@@ -75,7 +76,13 @@ class Site:
         admission.install(app)
         app.add_routes([web.get(path, self._fast) for path in ("/", "/probe")])
         app.add_routes([web.get("/slow", self._slow)])
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SILENCE)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=MOVED_SECONDS,
+            shutdown_timeout=SILENCE,
+        )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         assert runner.server is not None

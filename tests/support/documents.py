@@ -14,8 +14,8 @@ from string import ascii_letters
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
-from kb_load.pdf import faker_of, pdf_of, text_of_page
 from kb_verify.files import pdf_file, pdf_stream
+from tests.support.pdfs import faker_of, pdf_of, text_of_page
 
 _OFFICE = "application/vnd.openxmlformats-officedocument.wordprocessingml"
 _OPEN_XML = "http://schemas.openxmlformats.org"

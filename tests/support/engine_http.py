@@ -11,8 +11,6 @@ from tests.support.eventually import eventually_async
 
 Json = dict[str, Any]
 
-_LOOKS = 2_000
-
 
 class Caller:
     """Uses HTTP only, so that any implementation of the API can be tested."""
@@ -48,12 +46,11 @@ class Caller:
         return int(ended["document_id"])
 
     async def started(self, job: Json) -> Json:
-        for _ in range(_LOOKS):
-            seen = await self.job(job["id"])
-            if seen["status"] != "queued":
-                assert seen["status"] == "running", seen
-                return seen
-        raise AssertionError(f"job {job['id']} does not start")
+        seen: Json = await eventually_async(
+            lambda: self.job(job["id"]), lambda seen: seen["status"] != "queued", what="the start of the job"
+        )
+        assert seen["status"] == "running", seen
+        return seen
 
     async def note(self, text: str, **body: Any) -> int:
         """Ingest a note; return the id of its document."""

@@ -19,7 +19,7 @@ from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_server.waiting import Clock
 from kb_simulator import ControlClient, Simulator, SimulatorSettings, in_thread
-from tests.support.patience import JOB_SECONDS
+from tests.support.patience import ANSWER_SECONDS, JOB_SECONDS
 from tests.support.server_fixtures import ToolCaller
 from tests.support.tool_table import TOOLS
 
@@ -82,7 +82,7 @@ async def knowledge_before(
             "engine_api_key": key,
             "home": folder / "home",
             "file_roots": [str(root)],
-            "request_timeout_ms": 5_000,
+            "request_timeout_ms": round(ANSWER_SECONDS * 1000),
             **settings,
         }
     )

@@ -118,7 +118,12 @@ TIERS = (
         sources=("docs", "README.md", "ARCHITECTURE.md", "deploy/bundle.py"),
         command=("make", "dist"),
     ),
-    Tier("load", sources=("load",), command=("make", "load", "FLAGS=--seconds 20"), measured=False),
+    Tier(
+        "load",
+        sources=("load",),
+        command=("make", "load", "FLAGS=--seconds 20 --budgets tests/tiers/load.toml"),
+        measured=False,
+    ),
     Tier("benchmarks", sources=("load",), command=("make", "bench"), needs=("wrk",), measured=False),
     Tier(
         "images",

@@ -157,14 +157,6 @@ def _over_stdio(server: Server) -> Entry:
     return {"command": sys.executable, "args": ["-m", "kb_cli.main", "stdio", *toolset], "env": environment}
 
 
-def _claude_code(machine: Machine) -> Path:
-    return machine.folder("CLAUDE_CONFIG_DIR", ".") / ".claude.json"
-
-
-def _claude_skill(machine: Machine) -> Path:
-    return machine.folder("CLAUDE_CONFIG_DIR", ".claude") / "skills/kb/SKILL.md"
-
-
 def _zed(machine: Machine) -> Path:
     if machine.platform == "win32":
         return machine.applications / "Zed/settings.json"
@@ -173,7 +165,11 @@ def _zed(machine: Machine) -> Path:
 
 CLIENTS: Mapping[str, Client] = {
     "claude-code": Client(
-        "Claude Code", _claude_code, _over_http(type="http"), program="claude", skill=_claude_skill
+        "Claude Code",
+        lambda machine: machine.folder("CLAUDE_CONFIG_DIR", ".") / ".claude.json",
+        _over_http(type="http"),
+        program="claude",
+        skill=lambda machine: machine.folder("CLAUDE_CONFIG_DIR", ".claude") / "skills/kb/SKILL.md",
     ),
     "claude-desktop": Client(
         "Claude Desktop",

@@ -10,22 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kb_cli.config import engine
+from kb_cli.evaluation import runs
 from kb_cli.evaluation.bases import Base, RunningBase, scratch_base
 from kb_cli.evaluation.dataset import Dataset, Question, own_questions
 from kb_cli.evaluation.metrics import Difference, Interval, scores_of
 from kb_cli.evaluation.proposals import Worst, proposed, worst
-from kb_cli.evaluation.runs import (
-    MAIN,
-    MODES,
-    Answered,
-    Comparison,
-    Figures,
-    Judged,
-    compare,
-    figures,
-    read_run,
-    write_run,
-)
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
 from kb_contracts.api import models as m
@@ -41,8 +30,8 @@ def run(options: argparse.Namespace, out: Output) -> None:
     if options.compare is not None:
         if options.dataset is not None:
             raise CliError(Exit.USAGE, "--compare takes two runs, as --output wrote them, and no dataset")
-        before, after = (read_run(Path(name)) for name in options.compare)
-        compared = compare(before, after, options.seed)
+        before, after = (runs.read_run(Path(name)) for name in options.compare)
+        compared = runs.compare(before, after, options.seed)
         if not out.answered(compared):
             _print_comparison(compared, out)
         return
@@ -64,8 +53,8 @@ def run(options: argparse.Namespace, out: Output) -> None:
         measure = _on_scratch if Path(options.dataset).is_dir() else _on_running
         judged = measure(options, Path(options.dataset), unanswerable, out)
     if options.output is not None:
-        write_run(Path(options.output), judged)
-    found = figures(judged, options.seed)
+        runs.write_run(Path(options.output), judged)
+    found = runs.figures(judged, options.seed)
     plot(found, name)
     if not out.answered({"figures": found, "worst": low} if options.from_base else found):
         _print(found, out)
@@ -74,12 +63,12 @@ def run(options: argparse.Namespace, out: Output) -> None:
                 [each.question[:_QUESTION_CHARS], each.document, f"{each.ndcg:.3f}", each.reason]
                 for each in low
             ]
-            out.table(["worst questions", "document", MAIN, "reason"], rows)
+            out.table(["worst questions", "document", runs.MAIN, "reason"], rows)
 
 
 def _on_scratch(
     options: argparse.Namespace, folder: Path, unanswerable: Sequence[Question], out: Output
-) -> list[Judged]:
+) -> list[runs.Judged]:
     if options.engine_url is not None:
         why = "a dataset is measured on a base of its own; --engine is for a file of questions"
         raise CliError(Exit.USAGE, why)
@@ -92,7 +81,7 @@ def _on_scratch(
 
 def _on_running(
     options: argparse.Namespace, file: Path, unanswerable: Sequence[Question], out: Output
-) -> list[Judged]:
+) -> list[runs.Judged]:
     if options.embedder is not None:
         raise CliError(Exit.USAGE, "a running engine has its embedder; --embedder is for a dataset")
     own = own_questions(file, options.queries)
@@ -103,7 +92,7 @@ def _on_running(
 
 def _on_headings(
     options: argparse.Namespace, unanswerable: Sequence[Question], out: Output
-) -> tuple[list[Judged], list[Worst]]:
+) -> tuple[list[runs.Judged], list[Worst]]:
     with engine(options) as client:
         documents = list(client.documents())
         questions = proposed(client, documents, options.questions, options.seed)
@@ -119,19 +108,19 @@ def _unanswerable(name: str | None) -> list[Question]:
     return [Question(f"unanswerable {line.number}", each.question, {}) for line, each in own]
 
 
-def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[Judged]:
+def _ask(base: Base, questions: Sequence[Question], out: Output) -> list[runs.Judged]:
     """Search for each question in each mode: for ten results, as a caller does, and for the ranking."""
     judged = []
     with _progress(out, "questions", len(questions)) as advance:
         for question in questions:
-            modes: dict[m.Mode, Answered] = {}
-            for mode in MODES:
+            modes: dict[m.Mode, runs.Answered] = {}
+            for mode in runs.MODES:
                 request = m.SearchRequest(query=question.text, mode=mode, top=_FIRST)
                 response = base.client.call(SEARCH, body=request)
                 ranking = base.ranking(question.text, mode) if question.gains else []
                 scores = scores_of(ranking, question.gains) if question.gains else {}
-                modes[mode] = Answered(scores, ranking[:_FIRST], response.took_ms, response.weak)
-            judged.append(Judged(question.id, question.text, dict(question.gains), modes))
+                modes[mode] = runs.Answered(scores, ranking[:_FIRST], response.took_ms, response.weak)
+            judged.append(runs.Judged(question.id, question.text, dict(question.gains), modes))
             advance()
     return judged
 
@@ -150,7 +139,7 @@ def _progress(out: Output, what: str, total: int) -> Iterator[Callable[[], None]
         yield lambda: bars.advance(task)
 
 
-def _print(found: Mapping[m.Mode, Figures], out: Output) -> None:
+def _print(found: Mapping[m.Mode, runs.Figures], out: Output) -> None:
     rows = []
     for mode, each in found.items():
         cells = [_with_interval(value, each.intervals[name]) for name, value in each.means().items()]
@@ -166,7 +155,7 @@ def _print(found: Mapping[m.Mode, Figures], out: Output) -> None:
         over = kinds["hybrid"].over_better_half
         cells = [_with_interval(kind.ndcg, kind.interval) for kind in kinds.values()]
         rows.append([name, str(kinds["hybrid"].questions), *cells, _difference(over) if over else ""])
-    out.table([f"{MAIN} by kind", "questions", *MODES, "hybrid over the better half"], rows)
+    out.table([f"{runs.MAIN} by kind", "questions", *runs.MODES, "hybrid over the better half"], rows)
     if parts := found["hybrid"].parts:
         out.facts(
             [
@@ -177,7 +166,7 @@ def _print(found: Mapping[m.Mode, Figures], out: Output) -> None:
         )
 
 
-def _print_comparison(compared: Mapping[m.Mode, Comparison], out: Output) -> None:
+def _print_comparison(compared: Mapping[m.Mode, runs.Comparison], out: Output) -> None:
     rows = [
         [mode, name, _difference(each), str(each.better), str(each.worse)]
         for mode, comparison in compared.items()
@@ -191,7 +180,7 @@ def _print_comparison(compared: Mapping[m.Mode, Comparison], out: Output) -> Non
         for word, every in (("better", comparison.better), ("worse", comparison.worse))
         for each in every[:_MOST_CHANGES]
     ]
-    out.table(["mode", "", "question", "before", "after", MAIN], changes)
+    out.table(["mode", "", "question", "before", "after", runs.MAIN], changes)
 
 
 def _with_interval(value: float, interval: Interval) -> str:
@@ -211,7 +200,7 @@ class _Bar(NamedTuple):
     interval: Interval
 
 
-def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, Figures], str], None]:
+def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, runs.Figures], str], None]:
     """Return the function that draws the figures into `path`; fail now if that is not possible."""
     if path is None:
         return lambda _found, _name: None
@@ -222,7 +211,7 @@ def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, Figures], str], None
         needed = f"--plot: the package {error.name} is not installed; install it with: "
         raise CliError(Exit.FAILED, needed + install_command("load")) from error
 
-    def draw(found: Mapping[m.Mode, Figures], name: str) -> None:
+    def draw(found: Mapping[m.Mode, runs.Figures], name: str) -> None:
         sheet = Sheet(2, title=f"{name}: {found['hybrid'].questions} questions, with intervals of 95 %")
         metrics = [
             _Bar(mode, metric, value, each.intervals[metric])
@@ -235,7 +224,7 @@ def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, Figures], str], None
             for name, kind in each.kinds.items()
         ]
         form = {"group": "{0.name}", "bar": "{0.mode}", "height": "value", "label": "{0.value:.2f}"}
-        for bars, label in ((metrics, "share"), (kinds, MAIN)):
+        for bars, label in ((metrics, "share"), (kinds, runs.MAIN)):
             sheet.compare(bars, **form, y=label, interval="interval")
         sheet.save(Path(path))
 

@@ -18,15 +18,9 @@ from kb_cli.documents import check_collections, labels, save_original
 from kb_cli.exported import layout
 from kb_cli.output import CliError, Exit, NotFound, Output, counted
 from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import (
-    GET_COLLECTION,
-    GET_DOCUMENT,
-    GET_STATUS,
-    LIST_COLLECTIONS,
-    DocumentQuery,
-)
 from kb_server.collection_tags import tags_for_search
 
 if TYPE_CHECKING:
@@ -45,7 +39,7 @@ def export(options: argparse.Namespace, out: Output) -> None:
     tags = labels(options, tags_for_search)
     tag = ",".join(tags) or None
     with engine(options) as client:
-        status = client.call(GET_STATUS)  # before a folder is created: the engine may be unreachable
+        status = client.call(ops.GET_STATUS)  # before a folder is created: the engine may be unreachable
         check_collections(client, tags)
         try:
             folder.mkdir(mode=0o700, parents=True)
@@ -109,19 +103,19 @@ def _export_one(client: EngineClient, number: int, folder: Path) -> bool:
 
 
 def _get(client: EngineClient, number: int, offset: int) -> m.DocumentDetail:
-    query = DocumentQuery(chunk_offset=offset, chunk_limit=_PAGE, text=offset == 0)
-    return client.call(GET_DOCUMENT, path={"document_id": number}, query=query)
+    query = ops.DocumentQuery(chunk_offset=offset, chunk_limit=_PAGE, text=offset == 0)
+    return client.call(ops.GET_DOCUMENT, path={"document_id": number}, query=query)
 
 
 def _descriptions(client: EngineClient) -> Iterator[layout.Description]:
     """Yield the descriptions of collections; none if the engine does not serve RAGler's operations."""
     try:
-        listed = client.call(LIST_COLLECTIONS).collections
+        listed = client.call(ops.LIST_COLLECTIONS).collections
     except NotFound:
         return
     for each in listed:
         if each.description:
-            detail = client.call(GET_COLLECTION, path={"collection_id": each.id})
+            detail = client.call(ops.GET_COLLECTION, path={"collection_id": each.id})
             description = r.CollectionRequest(
                 name=detail.name,
                 description=detail.description,

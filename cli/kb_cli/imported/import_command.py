@@ -131,10 +131,10 @@ def _import_bookmarks(place: Path, options: argparse.Namespace, out: Output) -> 
 
 
 def _details(mark: bookmarks.Bookmark, taken: int) -> Details:
-    kept, left_out = foreign_tags.sorted_out(mark.tags, taken)
+    kept, left_out, notes = foreign_tags.sorted_out(mark.tags, taken)
     saved = {"saved": mark.time} if mark.time else {}
-    metadata = {"imported_from": bookmarks.KIND, **saved, **foreign_tags.noted(left_out)}
-    return Details(mark.title[: m.MAX_TITLE_CHARS] or None, kept, metadata, foreign_tags.note(left_out))
+    metadata = {"imported_from": bookmarks.KIND, **saved, **left_out}
+    return Details(mark.title[: m.MAX_TITLE_CHARS] or None, kept, metadata, notes)
 
 
 def _pages(new: Iterable[Written], options: argparse.Namespace, failed: list[Result]) -> Iterator[Found]:

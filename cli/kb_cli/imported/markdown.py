@@ -73,7 +73,7 @@ def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
         notes.append(f"its front matter is not read: {error}")
     title = text_of(properties.pop("title", "")) or path.stem
     written = inline_tags(body) if dialect == "obsidian" else observed_tags(body)
-    kept, left_out = foreign_tags.sorted_out([*named_tags(properties), *written], taken)
+    kept, left_out, tag_notes = foreign_tags.sorted_out([*named_tags(properties), *written], taken)
     metadata |= lifted(properties)
     for member in ("type", "permalink"):
         if value := text_of(properties.get(member)):
@@ -83,9 +83,9 @@ def details_of(path: Path, name: str, dialect: Dialect, taken: int) -> Details:
         metadata["relations"] = found[:MOST_RELATIONS]
         if len(found) > MOST_RELATIONS:
             notes.append(f"{len(found) - MOST_RELATIONS} relations more are in the text alone")
-    metadata |= foreign_tags.noted(left_out)
+    metadata |= left_out
     metadata = _bounded(metadata, {name: value for name, value in properties.items() if value != ""}, notes)
-    return Details(title[: m.MAX_TITLE_CHARS], kept, metadata, [*notes, *foreign_tags.note(left_out)])
+    return Details(title[: m.MAX_TITLE_CHARS], kept, metadata, [*notes, *tag_notes])
 
 
 def is_note_of_basic_memory(path: Path) -> bool:

@@ -90,15 +90,14 @@ def texts(memories: list[Any], taken: int) -> Iterator[Written | Result]:
 
 def _details(memory: Memory, taken: int) -> Details:
     listed = memory.tags.split(",") if isinstance(memory.tags, str) else memory.tags or []
-    kept, left_out = foreign_tags.sorted_out((tag.strip() for tag in listed if tag.strip()), taken)
-    notes = foreign_tags.note(left_out)
+    kept, left_out, notes = foreign_tags.sorted_out((tag.strip() for tag in listed if tag.strip()), taken)
     known = {
         "memory_type": memory.memory_type,
         "content_hash": memory.content_hash,
         "store": memory.store,
         "created": time_of(memory.created_at),
         "updated": time_of(memory.updated_at),
-        **foreign_tags.noted(left_out),
+        **left_out,
     }
     base = {"imported_from": KIND, **{name: value for name, value in known.items() if value}}
     metadata = {**base, "metadata": memory.metadata} if memory.metadata else base

@@ -20,18 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from xml.parsers import expat
 
+from kb_cli import web
 from kb_cli.properties import Details
 from kb_cli.sync.source import Entry, LeftOut, Remote, Unavailable, Unchanged
-from kb_cli.web import (
-    Fetched,
-    NotFetched,
-    NotModified,
-    NotSupported,
-    address_rule,
-    fetch,
-    parsed,
-    reduce_to_main_text,
-)
 from kb_contracts.api import models as m
 from kb_readers.failures import ExtractionFailed
 from kb_readers.xml_files import Attributes, Handler, parser_for
@@ -69,8 +60,8 @@ class Site(Remote):
     def __init__(self, url: str, home: Path, *, private: bool, any_site: bool, whole_page: bool) -> None:
         super().__init__(url, "http", home, " --whole-page" if whole_page else "")
         self._any_site, self._whole_page = any_site, whole_page
-        self._fetch = partial(fetch, is_allowed=address_rule(private=private))
-        self._host = parsed(url).host
+        self._fetch = partial(web.fetch, is_allowed=web.address_rule(private=private))
+        self._host = web.parsed(url).host
         self._has_feed = False
 
     @property
@@ -97,7 +88,7 @@ class Site(Remote):
         for place in lists:
             try:
                 rows = self._rows(place)
-            except (NotFetched, Unavailable) as error:
+            except (web.NotFetched, Unavailable) as error:
                 failures.append(f"{place}: {error}")
                 continue
             for row in rows:
@@ -118,24 +109,24 @@ class Site(Remote):
         if failures:
             raise Unavailable(failures[0])
 
-    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> Fetched:
+    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> web.Fetched:
         """Return the page, reduced to its main text."""
         try:
             found = self._fetch(source, folder, conditions=conditions)
-        except NotSupported as error:
+        except web.NotSupported as error:
             raise LeftOut(str(error)) from error
-        except NotFetched as error:
-            if conditions and isinstance(error, NotModified):
+        except web.NotFetched as error:
+            if conditions and isinstance(error, web.NotModified):
                 raise Unchanged from error
             raise Unavailable(str(error)) from error
         if not self._whole_page:
-            reduce_to_main_text(found.path)
+            web.reduce_to_main_text(found.path)
         return found
 
     def _is_taken(self, url: str) -> bool:
         try:
-            return self._any_site or parsed(url).host == self._host
-        except NotFetched:
+            return self._any_site or web.parsed(url).host == self._host
+        except web.NotFetched:
             return False
 
     def _rows(self, place: str) -> list[Row]:

@@ -16,18 +16,9 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from kb_cli import web
 from kb_cli.output import CliError, Exit
 from kb_cli.sync.source import Entry, Remote, Unavailable
-from kb_cli.web import (
-    MOST_BYTES,
-    MOST_SECONDS,
-    Address,
-    Fetched,
-    NotFetched,
-    address_rule,
-    allowed_addresses,
-    parsed,
-)
 from kb_config.installing import install_command
 
 MOST_FOLDERS = 100_000
@@ -47,7 +38,7 @@ class Bucket(Remote):
     def __init__(self, place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> None:
         self._endpoint = credentials.get("endpoint_url", "")
         super().__init__(place, f"{place}/", home, self._endpoint)
-        self._is_allowed = address_rule(private=private)
+        self._is_allowed = web.address_rule(private=private)
         self._files = _s3(credentials)
 
     def entries(self) -> Iterator[Entry]:
@@ -56,8 +47,8 @@ class Bucket(Remote):
         rest: dict[str, str] = {}
         try:
             if self._endpoint:
-                endpoint = parsed(self._endpoint)
-                allowed_addresses(endpoint.host, endpoint.port or 443, self._is_allowed)
+                endpoint = web.parsed(self._endpoint)
+                web.allowed_addresses(endpoint.host, endpoint.port or 443, self._is_allowed)
             while True:
                 page = self._files.call_s3(
                     "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=_KEYS, **rest
@@ -72,7 +63,7 @@ class Bucket(Remote):
         except Exception as error:
             raise _unavailable(error) from error
 
-    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> Fetched:  # noqa: ARG002
+    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> web.Fetched:  # noqa: ARG002
         """Return a file."""
         try:
             with self._files.open(source, "rb", cache_type="none") as content:
@@ -88,12 +79,12 @@ class SharedFolder(Remote):
         super().__init__(place, f"{place}/", home)
         parts = urlsplit(place)
         url = parts._replace(scheme="https" if parts.scheme == "webdavs" else "http").geturl()
-        self._url = str(parsed(url))
+        self._url = str(web.parsed(url))
         user = credentials.get("user")
         self._http, self._files = _webdav(
             self._url,
             auth=(user, credentials.get("password", "")) if user else None,
-            transport=_Pinned(address_rule(private=private)),
+            transport=_Pinned(web.address_rule(private=private)),
             timeout=_TIMEOUT,
             trust_env=False,
             headers={"Accept-Encoding": "identity"},
@@ -126,7 +117,7 @@ class SharedFolder(Remote):
             if len(folders) > MOST_FOLDERS:
                 raise Unavailable(f"it has more than {MOST_FOLDERS:,} folders")
 
-    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> Fetched:  # noqa: ARG002
+    def fetched(self, source: str, folder: Path, conditions: Mapping[str, str]) -> web.Fetched:  # noqa: ARG002
         """Return a file."""
         try:
             with self._http.stream(
@@ -138,16 +129,16 @@ class SharedFolder(Remote):
             raise _unavailable(error) from error
 
 
-def _saved(blocks: Iterator[bytes], source: str, folder: Path) -> Fetched:
+def _saved(blocks: Iterator[bytes], source: str, folder: Path) -> web.Fetched:
     path = folder / PurePosixPath(source).name
     size = 0
     with path.open("wb") as file:
         for block in blocks:
             size += len(block)
-            if size > MOST_BYTES:
-                raise Unavailable(f"it has more than {MOST_BYTES >> 20} MiB")
+            if size > web.MOST_BYTES:
+                raise Unavailable(f"it has more than {web.MOST_BYTES >> 20} MiB")
             file.write(block)
-    return Fetched(path, {})
+    return web.Fetched(path, {})
 
 
 def storage(place: str, home: Path, *, private: bool, credentials: Mapping[str, str]) -> Remote:
@@ -159,7 +150,7 @@ def storage(place: str, home: Path, *, private: bool, credentials: Mapping[str, 
     kind, extra = (Bucket, "s3") if parts.scheme == "s3" else (SharedFolder, "webdav")
     try:
         return kind(place, home, private=private, credentials=credentials)
-    except NotFetched as error:
+    except web.NotFetched as error:
         raise CliError(Exit.USAGE, f"{place}: {error}") from error
     except ModuleNotFoundError as error:
         command = install_command(extra)
@@ -201,7 +192,7 @@ def _webdav(url: str, **options: Any) -> tuple[httpx.Client, Any]:
 class _Pinned(httpx.HTTPTransport):
     """Connects to a checked address of each host, also after a redirect."""
 
-    def __init__(self, is_allowed: Callable[[Address], bool]) -> None:
+    def __init__(self, is_allowed: Callable[[web.Address], bool]) -> None:
         super().__init__(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
         self._is_allowed = is_allowed
 
@@ -209,7 +200,7 @@ class _Pinned(httpx.HTTPTransport):
         """Send a request. Raises `NotFetched` if the address is not allowed."""
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
-        found = allowed_addresses(url.host, port, self._is_allowed)
+        found = web.allowed_addresses(url.host, port, self._is_allowed)
         request.extensions["sni_hostname"] = url.raw_host.decode("ascii")
         request.url = url.copy_with(host=str(found[0]))  # the header Host stays
         try:
@@ -218,9 +209,9 @@ class _Pinned(httpx.HTTPTransport):
             request.url = url
         if "Content-Encoding" in response.headers:
             response.close()
-            raise NotFetched(f"{url.host} sends a compressed response, which was not requested")
+            raise web.NotFetched(f"{url.host} sends a compressed response, which was not requested")
         assert isinstance(response.stream, httpx.SyncByteStream)
-        most = MOST_LISTED if request.method == "PROPFIND" else MOST_BYTES
+        most = MOST_LISTED if request.method == "PROPFIND" else web.MOST_BYTES
         response.stream = _Bounded(response.stream, most)
         return response
 
@@ -232,11 +223,13 @@ class _Bounded(httpx.SyncByteStream):
         self._stream, self._most = stream, most
 
     def __iter__(self) -> Iterator[bytes]:
-        size, ends = 0, monotonic() + MOST_SECONDS
+        size, ends = 0, monotonic() + web.MOST_SECONDS
         for block in self._stream:
             size += len(block)
             if size > self._most or monotonic() > ends:
-                raise NotFetched(f"it has more than {self._most >> 20} MiB or takes {MOST_SECONDS:g} seconds")
+                raise web.NotFetched(
+                    f"it has more than {self._most >> 20} MiB or takes {web.MOST_SECONDS:g} seconds"
+                )
             yield block
 
     def close(self) -> None:

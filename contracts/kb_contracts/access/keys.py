@@ -147,9 +147,7 @@ class KeyRing:
 
     `settings` are tokens from settings, by the variable's name; each is a key with all rights. Empty ones
     count as not set. `local` is a token with all rights that does not make keys mandatory for other callers.
-
-    Raises:
-        KeysDamaged: the file exists and cannot be used.
+    Raises KeysDamaged: the file exists and cannot be used.
     """
 
     def __init__(

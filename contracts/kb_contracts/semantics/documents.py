@@ -9,20 +9,9 @@ from typing import Any
 
 import msgspec
 
+from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
-from kb_contracts.api.models import (
-    MAX_INTEGER,
-    MAX_TAGS,
-    VISIBLE,
-    Document,
-    DocumentDetail,
-    Fidelity,
-    FileFields,
-    NotePatch,
-    SearchResult,
-    SimilarNote,
-)
 from kb_contracts.api.ragler import PREFIX
 
 MAX_METADATA_BYTES = 65_536
@@ -34,13 +23,13 @@ _OCR_FORMATS = [form.label for form in FORMATS.values() if form.takes_ocr]
 
 def check_note_text(text: str) -> None:
     """Raises EngineError: `invalid_parameter`, if a note has no visible character."""
-    if not VISIBLE.search(text):
+    if not m.VISIBLE.search(text):
         raise EngineError(
             "invalid_parameter", "text has no visible character; send a text with words.", parameter="text"
         )
 
 
-def check_original_kept(document: Document) -> None:
+def check_original_kept(document: m.Document) -> None:
     """Raises EngineError: `original_not_kept`, with the reason."""
     if document.original is True:
         return
@@ -54,7 +43,7 @@ def check_original_kept(document: Document) -> None:
     raise EngineError("original_not_kept", why)
 
 
-def picture_of(document: DocumentDetail, page: int | None) -> tuple[int, str]:
+def picture_of(document: m.DocumentDetail, page: int | None) -> tuple[int, str]:
     """Return the number of the page to show, from 1, and the text to mark: that of the only chunk, if any.
 
     Raises EngineError: `original_not_kept`, or `invalid_parameter` for a page that does not exist.
@@ -87,7 +76,7 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
     raise EngineError("invalid_parameter", f"metadata {problem}.", parameter="metadata")
 
 
-def check_patch(patch: NotePatch) -> None:
+def check_patch(patch: m.NotePatch) -> None:
     """Raises EngineError: `missing_parameter` for an empty patch, otherwise as `check_note_text`."""
     if patch.text is None and patch.title is None:
         raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
@@ -95,7 +84,7 @@ def check_patch(patch: NotePatch) -> None:
         check_note_text(patch.text)
 
 
-def check_ocr(fields: FileFields, form: Format) -> None:
+def check_ocr(fields: m.FileFields, form: Format) -> None:
     """Raises EngineError: `invalid_parameter`, if OCR is forced on a format without pages or pixels."""
     if fields.force_ocr and not form.takes_ocr:
         raise EngineError(
@@ -133,7 +122,7 @@ def document_key(text: str) -> int | str:
     """
     if not text.isdecimal():
         return text
-    if (number := int(text)) > MAX_INTEGER:
+    if (number := int(text)) > m.MAX_INTEGER:
         raise document_not_found(text)
     return number
 
@@ -164,7 +153,7 @@ def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
     united = list(present)
     for tag in further:
         second = tag.startswith(PREFIX) and any(known.startswith(PREFIX) for known in united)
-        if tag not in united and not second and len(united) < MAX_TAGS:
+        if tag not in united and not second and len(united) < m.MAX_TAGS:
             united.append(tag)
     return united[len(present) :]
 
@@ -172,11 +161,11 @@ def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
 def check_tags_fit(present: Sequence[str], further: Sequence[str]) -> None:
     """Raises EngineError: `invalid_parameter`, if a document would have more than `MAX_TAGS` tags."""
     added = set(further).difference(present)
-    if added and len(present) + len(added) > MAX_TAGS:
+    if added and len(present) + len(added) > m.MAX_TAGS:
         raise EngineError(
             "invalid_parameter",
             f"The document has {len(present)} tags and would have {len(present) + len(added)}; the maximum "
-            f"is {MAX_TAGS}. Remove some first.",
+            f"is {m.MAX_TAGS}. Remove some first.",
             parameter="tags",
         )
 
@@ -188,7 +177,7 @@ def note_title(text: str) -> str:
 
 def _first_line(text: str) -> str:
     """Return the first line that shows a character, from that character on, white space collapsed."""
-    first = VISIBLE.search(text)
+    first = m.VISIBLE.search(text)
     return "" if first is None else " ".join(text[first.start() :].splitlines()[0].split())
 
 
@@ -196,14 +185,14 @@ def _cut(title: str) -> str:
     return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
 
 
-def similar_notes(found: Sequence[SearchResult], document_id: int, limit: int) -> list[SimilarNote]:
+def similar_notes(found: Sequence[m.SearchResult], document_id: int, limit: int) -> list[m.SimilarNote]:
     """The first `limit` documents of `found`, passages of notes with the best first; not `document_id`."""
-    notes: dict[int, SimilarNote] = {}
+    notes: dict[int, m.SimilarNote] = {}
     for result in found:
         document = result.document
         if document.id != document_id and document.id not in notes:
             line = note_title(result.chunk.text)
-            notes[document.id] = SimilarNote(document.id, document.uid, line, result.score)
+            notes[document.id] = m.SimilarNote(document.id, document.uid, line, result.score)
     return list(notes.values())[:limit]
 
 
@@ -234,7 +223,7 @@ def tag_not_found(tag: str) -> EngineError:
     return EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")
 
 
-def fidelity_in_words(fidelity: Fidelity) -> list[str]:
+def fidelity_in_words(fidelity: m.Fidelity) -> list[str]:
     """Return the entries of a report that are not empty, each as `name: value`."""
     pages = {"by OCR": fidelity.ocr_pages, "without text": fidelity.pages_without_text}
     return [

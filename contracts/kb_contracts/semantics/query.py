@@ -177,9 +177,7 @@ class _Part:
 
 def parse_query(query: str, most_words: float = FEW_WORDS) -> ParsedQuery:
     """Return the parsed query. With more than `most_words` outside of them, phrases are no conditions.
-
-    Raises:
-        EngineError: `invalid_parameter` if it consists of exclusions only.
+    Raises EngineError: `invalid_parameter` if it consists of exclusions only.
     """
     spans = list(_phrases(query))
     excludes = len(query.strip().splitlines()) == 1

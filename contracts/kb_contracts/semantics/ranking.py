@@ -76,9 +76,7 @@ class RankingPlan:
 
 def ranking_plan(query: str, ranking: m.Ranking, defaults: RankingDefaults) -> RankingPlan:
     """Return the ranking of a query's results.
-
-    Raises:
-        EngineError: `invalid_parameter` if the requested weights do not add up to 1.
+    Raises EngineError: `invalid_parameter` if the requested weights do not add up to 1.
     """
     kind = query_kind(query)
     weights = ranking.ranking_weights

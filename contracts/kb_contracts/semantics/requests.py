@@ -69,9 +69,7 @@ class KeysInUse:
     @contextmanager
     def hold(self, credential: str, operation: str, key: str | None) -> Iterator[None]:
         """Refuse a second request with the same key while the first one runs; do nothing without a key.
-
-        Raises:
-            EngineError: `in_progress`.
+        Raises EngineError: `in_progress`.
         """
         if key is None:
             yield
@@ -117,9 +115,7 @@ class RateWindows:
 
     def count(self, operation: str, user: str | None, credential: str) -> None:
         """Count one call of `user`, or of the credential if there is no user.
-
-        Raises:
-            EngineError: `rate_limited`, with the remaining seconds.
+        Raises EngineError: `rate_limited`, with the remaining seconds.
         """
         now = self._clock()
         while self._windows and now - self._windows[oldest := next(iter(self._windows))].start >= _WINDOW:

@@ -9,9 +9,9 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_verify.client import Client, cancelled, fresh_key, long_note, problem
+from kb_verify.files import FILE
 
 DOCUMENTS: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
-FILE = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
 MEMORY: dict[str, Any] = {"tags": ["collection:memory"], "dedup_scope": "collection:memory"}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_verify.client import Client, decode, fresh_key, problem
+from kb_verify.files import FILE
 
-FILE = {"tags": '["collection:documents"]', "dedup_scope": "collection:documents"}
 SOURCE: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
 ABSENT = "00000000-0000-4000-8000-00000000ffff"
 

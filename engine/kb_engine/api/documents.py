@@ -16,20 +16,8 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
+from kb_contracts.semantics import documents as rules
 from kb_contracts.semantics.access import check_submission
-from kb_contracts.semantics.documents import (
-    check_confirmed,
-    check_metadata,
-    check_note_text,
-    check_ocr,
-    check_original_kept,
-    check_patch,
-    check_version,
-    document_key,
-    note_title,
-    similar_notes,
-    text_digest,
-)
 from kb_engine.api.engine import Api, idempotency_of
 from kb_engine.index.port import Selection
 from kb_engine.spans import accepted
@@ -54,14 +42,14 @@ class JobsApi(Api):
             job = await self._create_file(incoming)
         else:
             request: m.NoteRequest = incoming.body
-            check_note_text(request.text)
-            check_metadata(request.metadata)
+            rules.check_note_text(request.text)
+            rules.check_metadata(request.metadata)
             check_submission(incoming.access.reach, request.tags)
-            sha256, size = text_digest(request.text)
+            sha256, size = rules.text_digest(request.text)
             new = NewJob(
                 id=str(uuid4()),
                 kind="note",
-                title=request.title or note_title(request.text),
+                title=request.title or rules.note_title(request.text),
                 tags=list(dict.fromkeys(request.tags)),
                 metadata=request.metadata,
                 source_path=request.source_path,
@@ -154,10 +142,10 @@ class JobsApi(Api):
                 return file
 
             received = await receive_file(source, open_sink, max_bytes=self._engine.settings.max_upload_bytes)
-            check_metadata(received.fields.metadata)
+            rules.check_metadata(received.fields.metadata)
             check_submission(reach, received.fields.tags)
             assert form is not None  # a received file was opened
-            check_ocr(received.fields, form)
+            rules.check_ocr(received.fields, form)
         return received, form
 
 
@@ -176,7 +164,7 @@ class DocumentsApi(Api):
         query = incoming.query
         document = await self._store.read(
             documents.detail,
-            document_key(incoming.path["document_id"]),
+            rules.document_key(incoming.path["document_id"]),
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
             text=query.text,
@@ -206,12 +194,12 @@ class DocumentsApi(Api):
             if error.code != "not_ready":
                 raise
             return msgspec.UNSET
-        return similar_notes(found.results, note.id, limit)
+        return rules.similar_notes(found.results, note.id, limit)
 
     async def get_original(self, incoming: Incoming) -> FileContent:
-        key = document_key(incoming.path["document_id"])
+        key = rules.document_key(incoming.path["document_id"])
         document = await self._store.read(documents.find, key)
-        check_original_kept(document)
+        rules.check_original_kept(document)
         return FileContent(
             filename=document.filename or document.title,
             size=document.size_bytes,
@@ -220,26 +208,28 @@ class DocumentsApi(Api):
         )
 
     async def get_picture(self, incoming: Incoming) -> m.Picture:
-        return await self._engine.pictures.get(document_key(incoming.path["document_id"]), incoming.query)
+        return await self._engine.pictures.get(
+            rules.document_key(incoming.path["document_id"]), incoming.query
+        )
 
     async def check_citation(self, incoming: Incoming) -> m.CitationCheck:
         return await self._store.read(documents.check_citation, incoming.body)
 
     async def delete_document(self, incoming: Incoming) -> m.Removed:
-        key = document_key(incoming.path["document_id"])
+        key = rules.document_key(incoming.path["document_id"])
         return await self._store.once(
             idempotency_of(incoming), documents.delete, key, incoming.if_match, purge=incoming.query.purge
         )
 
     async def remove_source(self, incoming: Incoming) -> m.Removed:
-        key, path = document_key(incoming.path["document_id"]), incoming.query.source_path
+        key, path = rules.document_key(incoming.path["document_id"]), incoming.query.source_path
         return await self._store.once(
             idempotency_of(incoming), documents.remove_source, key, path, incoming.if_match
         )
 
     async def clear_documents(self, incoming: Incoming) -> m.Removed:
         """Remove all documents, cancel the jobs accepted before, and stop the work on them."""
-        check_confirmed(incoming.query.confirm)
+        rules.check_confirmed(incoming.query.confirm)
         removed = await self._store.once(
             idempotency_of(incoming), documents.clear, collections=incoming.query.collections
         )
@@ -251,7 +241,7 @@ class DocumentsApi(Api):
     async def patch_note(self, incoming: Incoming) -> m.Document | m.Job:
         """Replace a note's text, title or both; return the document, or its job if that takes too long."""
         patch: m.NotePatch = incoming.body
-        check_patch(patch)
+        rules.check_patch(patch)
         deadline = asyncio.get_running_loop().time() + incoming.query.wait
         document_id = incoming.path["document_id"]
         # The outcome is stored under the caller's idempotency key, or a unique one. The maximum wait is not
@@ -288,33 +278,33 @@ class DocumentsApi(Api):
         if job.error is not None:
             # Check again: a changed version is reported with all fields of that error.
             document, _ = await self._store.read(documents.note, document_id)
-            check_version(document.version, incoming.if_match, patch.expected_version)
+            rules.check_version(document.version, incoming.if_match, patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
         # The stored response, not the current note: a later update may have changed it already.
         answer = await self._store.read(answer_to, idempotency) if job.status == "completed" else None
         return job if answer is None else msgspec.json.decode(answer, type=m.Document)
 
     async def set_metadata(self, incoming: Incoming) -> m.Document:
-        check_metadata(incoming.body.metadata)
-        key, request = document_key(incoming.path["document_id"]), incoming.body
+        rules.check_metadata(incoming.body.metadata)
+        key, request = rules.document_key(incoming.path["document_id"]), incoming.body
         return await self._store.once(
             idempotency_of(incoming), documents.set_metadata, key, request.metadata, incoming.if_match
         )
 
     async def give_feedback(self, incoming: Incoming) -> m.Feedback:
-        key, signal = document_key(incoming.path["document_id"]), incoming.body.signal
+        key, signal = rules.document_key(incoming.path["document_id"]), incoming.body.signal
         return await self._store.once(
             idempotency_of(incoming), feedback.give, key, caller_of(incoming), signal
         )
 
     async def add_tags(self, incoming: Incoming) -> m.Document:
-        key, request = document_key(incoming.path["document_id"]), incoming.body
+        key, request = rules.document_key(incoming.path["document_id"]), incoming.body
         return await self._store.once(
             idempotency_of(incoming), documents.add_tags, key, request.tags, incoming.if_match
         )
 
     async def remove_tag(self, incoming: Incoming) -> m.Document:
-        key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
+        key, tag = rules.document_key(incoming.path["document_id"]), incoming.path["tag"]
         return await self._store.once(
             idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match, incoming.query.add
         )

@@ -13,6 +13,7 @@ from kb_config import tracing
 from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
+from kb_contracts.semantics import search as rules
 from kb_contracts.semantics.collections import (
     check_same_collection,
     first_collections,
@@ -30,17 +31,6 @@ from kb_contracts.semantics.ranking import (
     in_order_of_relevance,
     pool_size,
     ranking_plan,
-)
-from kb_contracts.semantics.search import (
-    PREFERRED_POOL,
-    date_window,
-    mark_without_phrase,
-    mode_of,
-    preferring,
-    presented,
-    query_of,
-    relaxed,
-    with_header,
 )
 from kb_engine.api.engine import Api, Engine, idempotency_of
 from kb_engine.api.reranking import Reranker, RerankFailed
@@ -80,13 +70,11 @@ class SearchApi(Api):
     async def answer(self, request: m.SearchRequest) -> m.SearchResponse:
         """Answer a search request within the access scope of the context, to which cursors are bound. Called
         in process, `top` has no maximum, as `kb eval` needs.
-
-        Raises:
-            EngineError: as the operation `search`.
+        Raises EngineError: as the operation `search`.
         """
         started, reach = time.perf_counter(), REACH.get()
         self._engine.searched_at = time.monotonic()
-        mode, parsed = mode_of(request), query_of(request)
+        mode, parsed = rules.mode_of(request), rules.query_of(request)
         if request.cursor is None:
             answer = await self._ranked(request, mode, parsed)
         else:
@@ -94,13 +82,13 @@ class SearchApi(Api):
         places = places_of(answer.results) if request.pages else []
         results = answer.results[: request.top]
         if not answer.total:
-            mark_without_phrase(results, parsed)
+            rules.mark_without_phrase(results, parsed)
         if request.neighbors and request.detail == "full":
             await self._store.read(search_rows.add_neighbors, results, request.neighbors)
         if request.max_tokens is None or request.detail == "locations":
-            answer.results, answer.omitted = presented(results, request)
+            answer.results, answer.omitted = rules.presented(results, request)
         else:
-            present = partial(presented, results, request)
+            present = partial(rules.presented, results, request)
             answer.results, answer.omitted = await self._encoder.with_tokenizer(present)
         if places and (rest := places_after(places, answer.results)):
             answer.next_cursor = cursor_after(request, answer, rest, reach)
@@ -131,7 +119,7 @@ class SearchApi(Api):
             looked_at,
             pool_for(request),
             0 if plan is None else pool_size(request.top),
-            0 if parsed.preferred is None else PREFERRED_POOL,
+            0 if parsed.preferred is None else rules.PREFERRED_POOL,
         )
         arrange = partial(diverse, request=request)
         is_arranged = request.collapse and reranker is None and plan is None and parsed.preferred is None
@@ -148,12 +136,12 @@ class SearchApi(Api):
             arrange=arrange if is_arranged else None,
         )
         found = await self._found(query)
-        if not found.results and (others := relaxed(parsed, request)) is not None:
+        if not found.results and (others := rules.relaxed(parsed, request)) is not None:
             beside = await self._found(replace(query, wording=others.wording))
             found = replace(found, results=beside.results, lost=beside.lost)
         results = found.results
         if parsed.preferred is not None:  # compares many texts, as `arrange`
-            results = await asyncio.to_thread(preferring, results, parsed.preferred)
+            results = await asyncio.to_thread(rules.preferring, results, parsed.preferred)
         results, reranked, rerank_failure = await _second_look(
             reranker, request, parsed.text, results, looked_at
         )
@@ -247,7 +235,7 @@ async def _second_look(
     first = results[:most]
     try:
         with tracing.step("rerank"):
-            relevances = await reranker.scores(query, [with_header(result.chunk) for result in first])
+            relevances = await reranker.scores(query, [rules.with_header(result.chunk) for result in first])
     except RerankFailed as error:
         return results, False, str(error)
     return in_order_of_relevance(first, relevances), True, UNSET
@@ -263,7 +251,7 @@ async def _in_final_order(
 def selection_of(request: m.SearchRequest) -> Selection:
     """Return the filters of a request. Raises EngineError as `date_window`."""
     filters = request.filters or m.Filters()
-    date_from, date_to = date_window(filters) if request.filters else (None, None)
+    date_from, date_to = rules.date_window(filters) if request.filters else (None, None)
     return Selection(
         tags=request.tags,
         tags_any=request.tags_any,
@@ -279,7 +267,7 @@ def selection_of(request: m.SearchRequest) -> Selection:
 
 def vector_selection_of(filters: r.VectorFilters, collection: str | None) -> Selection:
     """Return the filters of a vector search. Raises EngineError as `date_window`."""
-    date_from, date_to = date_window(filters)
+    date_from, date_to = rules.date_window(filters)
     return Selection(
         tags=() if collection is None else (r.PREFIX + collection,),
         tags_any=filters.tags,

@@ -67,8 +67,8 @@ async def migrate(source: EngineSettings, target: EngineSettings, progress: Prog
     """Copy the database of `source` into that of `target`, which is empty or holds a part of the source.
 
     Raises:
-            MigrationRefused: jobs are unfinished, the target has other data, or the two differ in the end.
-            BaseRefused, StartError: one of the databases cannot be opened.
+        MigrationRefused: jobs are unfinished, the target has other data, or the two differ in the end.
+        BaseRefused, StartError: one of the databases cannot be opened.
     """
     if (source.address or source.database.resolve()) == (target.address or target.database.resolve()):
         raise MigrationRefused("source and target are the same base. Name another target.")

@@ -56,8 +56,8 @@ class OfflineEmbedder:
         """Return a vector for each passage, with its title and headings unless `context` is false.
 
         Raises:
-                EmbedderUnavailable: an outage lasted too long.
-                TextRefused: the embedder refuses a text.
+            EmbedderUnavailable: an outage lasted too long.
+            TextRefused: the embedder refuses a text.
         """
         size = self._embedder.batch_size
         slices = [passages[start : start + size] for start in range(0, len(passages), size)]

@@ -42,9 +42,7 @@ class Session(Protocol):
 
 class OnnxModel:
     """A model in memory with its tokenizer. Each call blocks, and runs on the calling thread.
-
-    Raises:
-        EmbedderUnavailable: the model has an unknown input.
+    Raises EmbedderUnavailable: the model has an unknown input.
     """
 
     def __init__(

@@ -59,8 +59,8 @@ def embedder_from(name: str, settings: EmbedderSettings | None = None) -> Embedd
     not on this machine is downloaded now, because its files are part of its identity.
 
     Raises:
-            ValueError: unknown name, or insufficient settings (SettingsError).
-            StartError: a model cannot be downloaded, or a package is missing.
+        ValueError: unknown name, or insufficient settings (SettingsError).
+        StartError: a model cannot be downloaded, or a package is missing.
     """
     if name not in EMBEDDERS:
         *names, last = EMBEDDERS

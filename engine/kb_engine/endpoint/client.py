@@ -68,8 +68,8 @@ class Endpoint:
         """Send JSON and return the complete response.
 
         Raises:
-                NoAnswer: time-out.
-                EndpointUnavailable: no HTTP response, or an oversized one.
+            NoAnswer: time-out.
+            EndpointUnavailable: no HTTP response, or an oversized one.
         """
         try:
             async with asyncio.timeout(seconds):

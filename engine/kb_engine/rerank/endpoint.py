@@ -124,9 +124,7 @@ class _Scores(msgspec.Struct):
 
 def relevances(body: bytes, *, api: str, count: int, logits: bool) -> list[float]:
     """Return the relevance of `count` texts in their order, from 0 to 1, converted if they are logits.
-
-    Raises:
-        BadAnswer: malformed JSON, a missing or repeated index, or an invalid score.
+    Raises BadAnswer: malformed JSON, a missing or repeated index, or an invalid score.
     """
     try:
         if api == TEI:

@@ -387,9 +387,7 @@ def bound_embedder(
     path: Place, stored: EmbedderIdentity | None, wanted: EmbedderIdentity
 ) -> EmbedderIdentity:
     """Return the embedder that fills the base from now on, with the dimensions recorded in the base.
-
-    Raises:
-        EmbedderMismatch: a different embedder filled the base.
+    Raises EmbedderMismatch: a different embedder filled the base.
     """
     if stored is None or not stored.dimensions:  # the base never held a vector
         return wanted

@@ -215,9 +215,7 @@ class Store(ABC):
     def original(self, sha256: str) -> AsyncGenerator[bytes, None]:
         """Yield the stored file with this SHA-256 in blocks; close the generator if you do not read to the
         end.
-
-        Raises:
-            EngineError: `original_not_kept`, at the first block.
+        Raises EngineError: `original_not_kept`, at the first block.
         """
 
     async def make_room(self) -> bool:
@@ -317,9 +315,7 @@ class Follower:
 
         So a document is found as soon as its job is completed, and a deleted one is no longer found. No
         search is answered from an older state.
-
-        Raises:
-            EngineError: `not_ready` if the index is out of service or stays behind.
+        Raises EngineError: `not_ready` if the index is out of service or stays behind.
         """
         wanted = await self._store.read(state.generation)
         try:

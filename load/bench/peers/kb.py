@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TAG, TOP, Document
-from bench.engine import BulkDocument, add_documents
+from bench.corpus import DIMENSIONS, PASSAGES_EACH, SCORING, TOP, Document
+from bench.engine import add_documents
 from bench.peers import LoopThread, Peer
 from kb_contracts.api import models as m
 from kb_engine.index.port import Selection
@@ -30,17 +30,7 @@ class Kb(Peer):
         )
 
     def insert(self, documents: Sequence[Document]) -> None:
-        new = [
-            BulkDocument(
-                each.number,
-                each.title,
-                each.texts,
-                each.vectors,
-                ["collection:documents", *([TAG] if each.tagged else [])],
-            )
-            for each in documents
-        ]
-        self._loop.run(add_documents(self._store, new))
+        self._loop.run(add_documents(self._store, documents))
 
     def search(self, text: str | None, vector: NDArray[np.float32] | None, tag: str | None) -> Sequence[int]:
         mode: m.Mode = "vector" if text is None else "fts" if vector is None else "hybrid"

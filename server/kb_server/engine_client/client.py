@@ -24,40 +24,15 @@ from yarl import URL
 
 from kb_contracts.access.reach import ACCESS, Access, access_header
 from kb_contracts.api import models as m
+from kb_contracts.api import operations as ops
 from kb_contracts.api.content import OCTETS, FileContent
-from kb_contracts.api.operations import (
-    CREATE_JOB,
-    GET_JOB,
-    GET_ORIGINAL,
-    GET_READINESS,
-    GET_STATUS,
-    IDEMPOTENCY_KEY,
-    IF_MATCH,
-    AnyOperation,
-    JobQuery,
-    Operation,
-    PathStepError,
-    to_params,
-)
 from kb_contracts.api.ragler import USER_ID
 from kb_server.access.grants import GRANT, Grant
-from kb_server.engine_client.errors import (
-    EngineBadAnswer,
-    EngineFault,
-    EngineTooOld,
-    Refused,
-)
+from kb_server.engine_client import errors, transport
 from kb_server.engine_client.http1 import BodyStream, RawResponse
 from kb_server.engine_client.multipart import MultipartFile
 from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, Content, FileSource, check_version
 from kb_server.engine_client.problems import MAX_DETAIL, fault_of, name_of
-from kb_server.engine_client.transport import (
-    HEALTH_SECONDS,
-    EngineRequest,
-    Exchange,
-    HttpTransport,
-    RetryPolicy,
-)
 from kb_server.waiting import SYSTEM_CLOCK, Clock, SharedWork
 
 B = TypeVar("B")
@@ -93,13 +68,13 @@ class HttpEngine:
         api_key: Key = "",
         *,
         read_timeout: float = 30.0,
-        policy: RetryPolicy | None = None,
+        policy: transport.RetryPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = random.random,
-        exchange: Exchange | None = None,
+        exchange: transport.Exchange | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._http = HttpTransport(
+        self._http = transport.HttpTransport(
             url,
             policy=policy,
             clock=clock,
@@ -131,11 +106,15 @@ class HttpEngine:
         await self._http.close()
 
     async def call(
-        self, operation: Operation[B, R], *, idempotency_key: str | None = None, **content: Unpack[Content[B]]
+        self,
+        operation: ops.Operation[B, R],
+        *,
+        idempotency_key: str | None = None,
+        **content: Unpack[Content[B]],
     ) -> R:
         """Call an operation; see `Engine.call`."""
         query, body = content.get("query"), content.get("body")
-        held_back = query.wait if isinstance(query, JobQuery) else 0.0
+        held_back = query.wait if isinstance(query, ops.JobQuery) else 0.0
         request = self._request(
             operation, idempotency_key, read_timeout=self._read_timeout + held_back, **content
         )
@@ -152,27 +131,25 @@ class HttpEngine:
     ) -> m.Job:
         """Send a file by `POST /jobs` as multipart; see `Engine.send_file`."""
         request = self._request(
-            CREATE_JOB, idempotency_key, read_timeout=self._read_timeout, file=MultipartFile(file, fields)
+            ops.CREATE_JOB, idempotency_key, read_timeout=self._read_timeout, file=MultipartFile(file, fields)
         )
         with GRANT.get().adding(1, file.size, lambda: request.has_left):
-            return await self._answer(CREATE_JOB, request)
+            return await self._answer(ops.CREATE_JOB, request)
 
-    async def _answer(self, operation: Operation[Any, R], request: EngineRequest) -> R:
+    async def _answer(self, operation: ops.Operation[Any, R], request: transport.EngineRequest) -> R:
         await self._ensure_suitable(operation)
         return await self._http.send(request, partial(decode, operation))
 
     async def ensure_reach(self) -> None:
         """Check that this engine enforces the caller's access scope, if it is restricted.
-
-        Raises:
-            EngineFault: it does not, or cannot be asked.
+        Raises EngineFault: it does not, or cannot be asked.
         """
         if GRANT.get().access.reach is None:
             return
         if not self._version_known:
             await self._version_check.outcome()
         if not self._enforces_reach:
-            raise EngineTooOld(
+            raise errors.EngineTooOld(
                 "It does not announce that it enforces access scopes, so keys limited to collections cannot "
                 "be used with it."
             )
@@ -181,9 +158,9 @@ class HttpEngine:
     async def original(self, document: m.Document) -> AsyncIterator[FileContent]:
         """Stream the original of a document; a failure before the first block is raised by that block."""
         request = self._request(
-            GET_ORIGINAL, read_timeout=self._read_timeout, path={"document_id": document.id}
+            ops.GET_ORIGINAL, read_timeout=self._read_timeout, path={"document_id": document.id}
         )
-        await self._ensure_suitable(GET_ORIGINAL)
+        await self._ensure_suitable(ops.GET_ORIGINAL)
         request.stream = stream = BodyStream(OCTETS)
         sending = asyncio.create_task(self._http.send_once(request, _expect_streamed))
         sending.add_done_callback(lambda done: stream.end(None if done.cancelled() else done.exception()))
@@ -204,7 +181,9 @@ class HttpEngine:
         while True:
             began = self._clock.monotonic()
             wait = min(max(0.0, ends - began), SLICE_SECONDS)
-            job = await self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=round(wait, 3)))
+            job = await self.call(
+                ops.GET_JOB, path={"job_id": job_id}, query=ops.JobQuery(wait=round(wait, 3))
+            )
             now = self._clock.monotonic()
             if job.status in m.FINAL_STATUSES or now >= ends:
                 return job
@@ -212,43 +191,43 @@ class HttpEngine:
                 # Do not call an engine that does not wait in a tight loop.
                 await self._clock.sleep(min(_POLL_SECONDS, ends - now))
 
-    async def unready(self) -> EngineFault | None:
+    async def unready(self) -> errors.EngineFault | None:
         """Call `GET /readyz` and, because that needs no key, `GET /status`; return the fault, if any.
 
         Each may be silent for three seconds. The circuit breaker does not block these calls, but counts their
         results.
         """
-        read_timeout = min(self._read_timeout, HEALTH_SECONDS)
+        read_timeout = min(self._read_timeout, transport.HEALTH_SECONDS)
         ready, status = (
-            self._request(each, read_timeout=read_timeout) for each in (GET_READINESS, GET_STATUS)
+            self._request(each, read_timeout=read_timeout) for each in (ops.GET_READINESS, ops.GET_STATUS)
         )
         try:
-            await self._http.send_once(ready, partial(decode, GET_READINESS))
+            await self._http.send_once(ready, partial(decode, ops.GET_READINESS))
             check_version((await self._http.send_once(status, _version_in)).version)
-        except EngineFault as fault:
+        except errors.EngineFault as fault:
             return fault
         return None
 
-    async def _ensure_suitable(self, operation: AnyOperation) -> None:
+    async def _ensure_suitable(self, operation: ops.AnyOperation) -> None:
         """Check version and features of the engine before the first call; only `GET_STATUS` is exempt."""
-        if not self._version_known and operation is not GET_STATUS:
+        if not self._version_known and operation is not ops.GET_STATUS:
             await self._version_check.outcome()
         await self.ensure_reach()
 
     def _request(
         self,
-        operation: AnyOperation,
+        operation: ops.AnyOperation,
         idempotency_key: str | None = None,
         if_match: int | None = None,
         **content: Any,
-    ) -> EngineRequest:
+    ) -> transport.EngineRequest:
         headers = narrowing(GRANT.get())
         if operation.mutates:
-            headers[IDEMPOTENCY_KEY] = idempotency_key or str(uuid4())
+            headers[ops.IDEMPOTENCY_KEY] = idempotency_key or str(uuid4())
         if operation.on_behalf and (user := USER.get()):
             headers[USER_ID] = user
         if if_match is not None:
-            headers[IF_MATCH] = f'"{if_match}"'
+            headers[ops.IF_MATCH] = f'"{if_match}"'
         return build_request(self._http.base, operation, self._current_key(), headers, **content)
 
     def _current_key(self) -> str:
@@ -263,7 +242,7 @@ class HttpEngine:
         other.
         """
         request = build_request(
-            self._http.base, GET_STATUS, self._current_key(), {}, read_timeout=self._read_timeout
+            self._http.base, ops.GET_STATUS, self._current_key(), {}, read_timeout=self._read_timeout
         )
         found = await self._http.send(request, _version_in)
         check_version(found.version)
@@ -304,7 +283,7 @@ def longest_wait(read_timeout: float) -> float:
 
 def build_request(
     base: str,
-    operation: AnyOperation,
+    operation: ops.AnyOperation,
     key: str,
     own_headers: Mapping[str, str],
     *,
@@ -313,14 +292,12 @@ def build_request(
     query: m.Request | None = None,
     body: Any = None,
     file: MultipartFile | None = None,
-) -> EngineRequest:
+) -> transport.EngineRequest:
     """Return a request of `operation` at `base`, with its path filled in, its query, and a body.
 
     It carries `key` as the bearer (empty: no key), the id and the trace of the call being served, and
     `own_headers`.
-
-    Raises:
-        Refused: a text cannot be encoded, or would be a step in the path.
+    Raises Refused: a text cannot be encoded, or would be a step in the path.
     """
     headers = dict(own_headers)
     if request_id := REQUEST_ID.get():
@@ -336,7 +313,7 @@ def build_request(
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(json))}
         elif operation.mutates:
             headers["Content-Length"] = "0"
-        params = to_params(query) if query is not None else {}
+        params = ops.to_params(query) if query is not None else {}
         "".join(params.values()).encode()  # otherwise a URL would be written without half a surrogate pair
         texts = {name: str(value) for name, value in path.items()} if path else {}
         if texts or params:
@@ -345,13 +322,15 @@ def build_request(
         else:
             beginning = _plain_beginning(operation.method, base + operation.path, key)
         lines = f"{beginning}{header_lines(headers)}\r\n".encode()
-    except PathStepError as error:
-        raise Refused("invalid_parameter", str(error), members={"parameter": error.parameter}) from error
+    except ops.PathStepError as error:
+        raise errors.Refused(
+            "invalid_parameter", str(error), members={"parameter": error.parameter}
+        ) from error
     except UnicodeEncodeError as error:
-        raise Refused("invalid_parameter", "A text contains half a surrogate pair.") from error
+        raise errors.Refused("invalid_parameter", "A text contains half a surrogate pair.") from error
     except ValueError as error:
-        raise Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
-    return EngineRequest(operation, lines, read_timeout, json, file, texts, params, headers)
+        raise errors.Refused("invalid_parameter", f"It cannot be sent: {error}.") from error
+    return transport.EngineRequest(operation, lines, read_timeout, json, file, texts, params, headers)
 
 
 def _beginning(method: str, url: URL, key: str) -> str:
@@ -370,9 +349,7 @@ def _plain_beginning(method: str, url: str, key: str) -> str:
 
 def header_lines(headers: Mapping[str, str]) -> str:
     """Return `headers` as the lines of a request's head.
-
-    Raises:
-        ValueError: one would break out of its line.
+    Raises ValueError: one would break out of its line.
     """
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if not lines.count("\r") == lines.count("\n") == len(headers) or "\0" in lines:
@@ -380,11 +357,9 @@ def header_lines(headers: Mapping[str, str]) -> str:
     return lines
 
 
-def decode(operation: Operation[Any, R], response: RawResponse) -> R:
+def decode(operation: ops.Operation[Any, R], response: RawResponse) -> R:
     """Return the response as the operation's model; unknown members are ignored.
-
-    Raises:
-        EngineFault: it is not a success, or violates the contract.
+    Raises EngineFault: it is not a success, or violates the contract.
     """
     model = operation.models.get(response.status, operation.response_model)
     return read_json(operation, response, lambda body: msgspec.json.decode(body, type=model))
@@ -393,9 +368,11 @@ def decode(operation: Operation[Any, R], response: RawResponse) -> R:
 def _expect_streamed(response: RawResponse) -> None:
     """Check that the response is a streamed file. Raises EngineFault."""
     if response.status != HTTPStatus.OK:
-        raise fault_of(GET_ORIGINAL, response, now=datetime.now(UTC))
+        raise fault_of(ops.GET_ORIGINAL, response, now=datetime.now(UTC))
     if response.content_type != OCTETS or response.body:
-        raise EngineBadAnswer(f"It answered {name_of(GET_ORIGINAL)} with something other than a file.")
+        raise errors.EngineBadAnswer(
+            f"It answered {name_of(ops.GET_ORIGINAL)} with something other than a file."
+        )
 
 
 class _Version(msgspec.Struct):
@@ -405,24 +382,22 @@ class _Version(msgspec.Struct):
 
 def _version_in(response: RawResponse) -> _Version:
     """Return the version and features of a status response, whose other members vary between versions."""
-    return read_json(GET_STATUS, response, lambda body: msgspec.json.decode(body, type=_Version))
+    return read_json(ops.GET_STATUS, response, lambda body: msgspec.json.decode(body, type=_Version))
 
 
-def read_json(operation: AnyOperation, response: RawResponse, read: Callable[[bytes], T]) -> T:
+def read_json(operation: ops.AnyOperation, response: RawResponse, read: Callable[[bytes], T]) -> T:
     """Return the result of `read` for the JSON of a success; `read` raises msgspec's errors.
-
-    Raises:
-        EngineFault: the response is not a success, is not JSON, or `read` fails.
+    Raises EngineFault: the response is not a success, is not JSON, or `read` fails.
     """
     if not 200 <= response.status < 300:
         raise fault_of(operation, response, now=datetime.now(UTC))
     if response.content_type != "application/json":
         media_type = response.content_type[:80] or "no content type"
-        raise EngineBadAnswer(f"It answered {name_of(operation)} with {media_type}, not with JSON.")
+        raise errors.EngineBadAnswer(f"It answered {name_of(operation)} with {media_type}, not with JSON.")
     try:
         return read(response.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EngineBadAnswer(
+        raise errors.EngineBadAnswer(
             f"Its answer to {name_of(operation)} does not fit: {str(error)[:MAX_DETAIL]}",
             broke_off=_TRUNCATED in str(error),
         ) from error

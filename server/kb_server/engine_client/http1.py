@@ -142,9 +142,7 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> RawResponse | None:
         """Return the response once it is complete; None while more is expected.
-
-        Raises:
-            EngineBadAnswer: the bytes are not HTTP, too many, or in a coding that was not requested.
+        Raises EngineBadAnswer: the bytes are not HTTP, too many, or in a coding that was not requested.
         """
         self.received += len(data)
         try:
@@ -163,9 +161,7 @@ class ResponseReader:
 
     def end(self) -> RawResponse | None:
         """Handle the end of the connection; return the response that this ends, or None if none had begun.
-
-        Raises:
-            EngineBadAnswer: it broke off.
+        Raises EngineBadAnswer: it broke off.
         """
         if not self.in_body:
             return None

@@ -10,14 +10,7 @@ import msgspec
 
 from kb_contracts.api.errors import ERRORS
 from kb_contracts.api.operations import AnyOperation
-from kb_server.engine_client.errors import (
-    EngineBadAnswer,
-    EngineBusy,
-    EngineFailed,
-    EngineFault,
-    EngineUnauthorized,
-    Refused,
-)
+from kb_server.engine_client import errors
 from kb_server.engine_client.http1 import RawResponse
 
 FORBIDDEN = "forbidden"
@@ -33,7 +26,7 @@ _NOT_THIS_API = frozenset({"route_not_found", "method_not_allowed"})
 _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instance", "retry_after"})
 
 
-def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -> EngineFault:
+def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -> errors.EngineFault:
     """Return the fault for a response outside of 2xx; `now` is for a `Retry-After` with a date."""
     problem = problem_of(response)
     wait = _retry_after(response.retry_after or problem.get("retry_after"), now)
@@ -43,27 +36,31 @@ def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -
         if isinstance(words := problem.get(member), str) and words:
             detail = words[:MAX_DETAIL]
     if response.status == 401 or (response.status == 403 and code != FORBIDDEN):
-        return EngineUnauthorized(detail)
+        return errors.EngineUnauthorized(detail)
     if 300 <= response.status < 400:
-        return EngineBadAnswer(f"It answered {name_of(operation)} with a redirect ({response.status}).")
+        return errors.EngineBadAnswer(
+            f"It answered {name_of(operation)} with a redirect ({response.status})."
+        )
     if code in _BUSY or response.status == 429:
-        return EngineBusy(detail, retry_after=wait)
+        return errors.EngineBusy(detail, retry_after=wait)
     if code in _NOT_THIS_API or (code is None and response.status in (404, 405)):
-        return EngineBadAnswer(f"It does not serve {name_of(operation)} ({response.status}).")
+        return errors.EngineBadAnswer(f"It does not serve {name_of(operation)} ({response.status}).")
     if code in ERRORS and code != "internal":
         members = {
             key: value
             for key, value in problem.items()
             if key not in _KNOWN_MEMBERS and isinstance(value, str | int | float)
         }
-        return Refused(code, detail, retry_after=wait, members=members)
+        return errors.Refused(code, detail, retry_after=wait, members=members)
     if response.status == 503:
-        return EngineBusy(detail, retry_after=wait)
+        return errors.EngineBusy(detail, retry_after=wait)
     if response.status >= 500:
-        return EngineFailed(detail, retry_after=wait, gateway=code is None and response.status in _GATEWAY)
+        return errors.EngineFailed(
+            detail, retry_after=wait, gateway=code is None and response.status in _GATEWAY
+        )
     if response.status < 400:
-        return EngineBadAnswer(f"It answered {name_of(operation)} with the status {response.status}.")
-    return Refused("engine_refused", detail, retry_after=wait)
+        return errors.EngineBadAnswer(f"It answered {name_of(operation)} with the status {response.status}.")
+    return errors.Refused("engine_refused", detail, retry_after=wait)
 
 
 def problem_of(response: RawResponse) -> dict[str, Any]:

@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.api.operations import (
-    GET_COLLECTION,
-    GET_READINESS,
-    LIST_COLLECTIONS,
-    VECTOR_SEARCH,
-    AnyOperation,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.access.grants import GRANT
 from kb_server.engine_client.client import (
@@ -84,20 +78,20 @@ class HttpRagler:
         """`POST /vector/search`."""
         # The limit is sent even if it is the contract's default: another backend may have its own.
         body = {**msgspec.to_builtins(request), "limit": request.limit}
-        return await self._ask(self._request(VECTOR_SEARCH, body=body), Passages, request.collection_id)
+        return await self._ask(self._request(ops.VECTOR_SEARCH, body=body), Passages, request.collection_id)
 
     async def collections(self) -> list[Collection]:
         """`GET /collections`."""
-        return (await self._ask(self._request(LIST_COLLECTIONS), Collections)).collections
+        return (await self._ask(self._request(ops.LIST_COLLECTIONS), Collections)).collections
 
     async def collection(self, collection_id: str) -> CollectionDetail:
         """`GET /collections/{id}`."""
-        request = self._request(GET_COLLECTION, path={"collection_id": collection_id})
+        request = self._request(ops.GET_COLLECTION, path={"collection_id": collection_id})
         return await self._ask(request, CollectionDetail, collection_id)
 
     async def reachable(self) -> bool:
         """Call `GET /readyz`, once and within three seconds; a backend without this path counts as ready."""
-        request = self._request(GET_READINESS, read_timeout=min(self._read_timeout, HEALTH_SECONDS))
+        request = self._request(ops.GET_READINESS, read_timeout=min(self._read_timeout, HEALTH_SECONDS))
         try:
             response = await self._http.send_once(request, lambda response: response)
         except EngineFault:
@@ -105,7 +99,7 @@ class HttpRagler:
         return response.status < 500
 
     def _request(
-        self, operation: AnyOperation, *, read_timeout: float | None = None, **content: Any
+        self, operation: ops.AnyOperation, *, read_timeout: float | None = None, **content: Any
     ) -> EngineRequest:
         headers = {USER_ID: USER, USER_ROLE: SERVICE, **narrowing(GRANT.get())}
         read_timeout = self._read_timeout if read_timeout is None else read_timeout
@@ -139,9 +133,7 @@ class HttpRagler:
 
 async def refuse_narrowed() -> None:
     """Refuse callers with a restricted access scope.
-
-    Raises:
-        EngineTooOld: the caller's scope is restricted.
+    Raises EngineTooOld: the caller's scope is restricted.
     """
     if GRANT.get().access.reach is not None:
         raise EngineTooOld("It does not support keys limited to collections, so they cannot be used with it.")
@@ -151,14 +143,14 @@ class NotThere(Refused):
     """A 404 that does not say if the collection or the operation is missing."""
 
 
-def read(operation: AnyOperation, response: RawResponse, model: type[S], *, in_collection: bool = False) -> S:
+def read(
+    operation: ops.AnyOperation, response: RawResponse, model: type[S], *, in_collection: bool = False
+) -> S:
     """Return the response as `model`, without null members; `in_collection`: it is about one collection.
 
     Members may be named `created_by` or `createdBy`: both occur in backends of this API.
-
-    Raises:
-        EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
-            the backend says which thing is missing.
+    Raises EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere`
+    unless the backend says which thing is missing.
     """
     if not 200 <= response.status < 300:
         raise _fault(operation, response, in_collection=in_collection)
@@ -167,7 +159,7 @@ def read(operation: AnyOperation, response: RawResponse, model: type[S], *, in_c
     )
 
 
-def _fault(operation: AnyOperation, response: RawResponse, *, in_collection: bool) -> EngineFault:
+def _fault(operation: ops.AnyOperation, response: RawResponse, *, in_collection: bool) -> EngineFault:
     fault = fault_of(operation, response, now=datetime.now(UTC))
     code = problem_of(response).get("code")
     match response.status:

@@ -487,9 +487,7 @@ class HttpTransport:
 
     async def send(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send until `read` accepts the response, within the limits of the policy and the circuit breaker.
-
-        Raises:
-            EngineFault: the fault of the last attempt.
+        Raises EngineFault: the fault of the last attempt.
         """
         began, made = self._clock.monotonic(), 0
         while True:

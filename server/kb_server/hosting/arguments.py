@@ -79,10 +79,8 @@ class _Parameter:
 
 def read_arguments(raw: Mapping[str, Any], model: type[A]) -> A:
     """Return `raw` as the tool's model.
-
-    Raises:
-        ToolError: `missing_required_parameter` or `invalid_parameter`. The message names each wrong parameter
-            and its type, `parameter` the first of them, `parameters` all if there are several.
+    Raises ToolError: `missing_required_parameter` or `invalid_parameter`. The message names each wrong
+    parameter and its type, `parameter` the first of them, `parameters` all if there are several.
     """
     parameters = _parameters(model)
     given = _given(raw, parameters)
@@ -216,9 +214,7 @@ def _together(problems: Sequence[ToolError]) -> ToolError:
 
 def _read(value: Any, parameter: _Parameter) -> Any:
     """Convert a value to its type, from text too, or return `_LEFT_OUT`.
-
-    Raises:
-        msgspec.ValidationError: of the value as it came.
+    Raises msgspec.ValidationError: of the value as it came.
     """
     try:
         return msgspec.convert(value, parameter.kind)

@@ -116,9 +116,7 @@ class on_behalf_of:  # noqa: N801 - read as a word of `with`; a generator would 
 
 def admit(grant: Grant, right: Right, toolset: str) -> None:
     """Check that the caller has this right for this toolset, and count the call.
-
-    Raises:
-        ToolError: `forbidden`, or `rate_limited`.
+    Raises ToolError: `forbidden`, or `rate_limited`.
     """
     if words := grant.refusal(right, toolset):
         raise ToolError("forbidden", words)
@@ -170,9 +168,7 @@ class PublishedTool:
     @classmethod
     def of(cls, tool: Tool[Any, Any], toolset: str = "") -> PublishedTool:
         """Publish `tool`, which belongs to `toolset`.
-
-        Raises:
-            SchemaError: its models cannot be published to every client.
+        Raises SchemaError: its models cannot be published to every client.
         """
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)

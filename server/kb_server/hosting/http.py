@@ -16,15 +16,8 @@ from functools import partial
 
 from aiohttp import hdrs, web
 
+from kb_http import connections
 from kb_http.certificate import Certificate
-from kb_http.connections import (
-    LINGER_SECONDS,
-    RETRY_SECONDS,
-    Admission,
-    ConnectionTable,
-    connection_log,
-    stop_listening,
-)
 from kb_http.limits import HEADER_SECONDS, ConnectionLimits, owner_of
 from kb_http.listening import Intake, listen
 from kb_server.access.grants import grant_of
@@ -99,7 +92,7 @@ def build_app(
 
     # Without proxies in front, the peer's address decides, and requests need not be read.
     bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
-    admission = Admission(
+    admission = connections.Admission(
         _no_room,
         unfinished,
         is_probe=gate.is_open,
@@ -146,7 +139,7 @@ def hosting_options(settings: ServerSettings, options: HostingOptions, metrics: 
 def _no_room(request: web.Request) -> web.Response:
     log.info("Refused a request: too many open connections", extra={"route": route_of(request)})
     words = "The maximum number of connections is in use, in all or for your address. Try again."
-    headers: dict[str, str] = {hdrs.RETRY_AFTER: str(RETRY_SECONDS)}
+    headers: dict[str, str] = {hdrs.RETRY_AFTER: str(connections.RETRY_SECONDS)}
     return refusal_response(
         Refusal(503, TOO_MANY_CONNECTIONS, "too_many_connections", words, headers=headers)
     )
@@ -179,9 +172,9 @@ async def serve(
         on_bound=on_bound,
         stop=stop,
         drain_seconds=drain_seconds,
-        linger_seconds=LINGER_SECONDS,
+        linger_seconds=connections.LINGER_SECONDS,
         listen=partial(_listen, channel=channel, certificate=certificate),
-        connection_log=connection_log(),
+        connection_log=connections.connection_log(),
     )
 
 
@@ -195,7 +188,7 @@ async def _listen(
     certificate: Certificate | None,
 ) -> AsyncIterator[tuple[str, int]]:
     assert runner.server is not None, "a runner that was set up has a server"
-    table = ConnectionTable(runner.server, runner.app[LIMITS], certificate)
+    table = connections.ConnectionTable(runner.server, runner.app[LIMITS], certificate)
     if channel is not None:
         channel.setblocking(False)
         intake = Intake(table, channel, partial(_received, channel))
@@ -208,7 +201,7 @@ async def _listen(
         yield address
     finally:
         stop_taking()
-    await stop_listening(runner)
+    await connections.stop_listening(runner)
 
 
 def _received(channel: socket.socket) -> socket.socket | None:

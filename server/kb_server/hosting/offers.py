@@ -19,7 +19,7 @@ from kb_server.document_marks import META
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_faults import tool_error
 from kb_server.hosting.calls import admit, new_call, on_behalf_of
-from kb_server.offers import Completion, Prompt, Resource, Resources, ResourceText, Tasks
+from kb_server.offers import Completion, Prompt, Resources, ResourceText, Tasks
 from kb_server.tool import INVALID, MISSING, OFFERS, ToolError, Toolset
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
@@ -75,7 +75,7 @@ class _Offers:
         page = self._resources.page
         found, cursor = await answered(context, lambda: page(params.cursor), self._owner)
         following = {} if cursor is None else {"nextCursor": cursor}
-        return {"resources": [_listed(each) for each in found], **following, **_COMPLETE, "_meta": dict(META)}
+        return {"resources": msgspec.to_builtins(found), **following, **_COMPLETE, "_meta": dict(META)}
 
     async def list_templates(
         self, _context: Context, _params: types.PaginatedRequestParams
@@ -121,7 +121,8 @@ class _Offers:
         found = Completion()
         if isinstance(params.ref, types.PromptReference):
             completer, prompt = toolset.completer, self._prompts.get(params.ref.name)
-            if completer is not None and prompt is not None and _takes(prompt, name):
+            arguments = [] if prompt is None else [each.name for each in prompt.arguments]
+            if completer is not None and name in arguments:
                 found = await answered(context, lambda: completer.complete(name, value, given), self._owner)
         elif (resources := toolset.resources) is not None:
             uri = params.ref.uri
@@ -220,24 +221,6 @@ class HostedTasks:
 
     async def cancel(self, context: Context, task_id: str) -> TaskState:
         return await answered(context, lambda: self._tasks.cancel(task_id), self._toolset)
-
-
-def _takes(prompt: Prompt, argument: str) -> bool:
-    return any(each.name == argument for each in prompt.arguments)
-
-
-def _listed(resource: Resource) -> dict[str, Any]:
-    listed: dict[str, Any] = {
-        "uri": resource.uri,
-        "name": resource.name,
-        "title": resource.title,
-        "mimeType": resource.mime_type,
-    }
-    if resource.size is not None:
-        listed["size"] = resource.size
-    if resource.changed_at is not None:
-        listed["annotations"] = {"lastModified": resource.changed_at}
-    return listed
 
 
 def _content(content: ResourceText) -> dict[str, Any]:

@@ -171,9 +171,7 @@ def combine(toolsets: Sequence[Toolset]) -> Toolset:
 
     The first gives the name and the version, the first that can cancel tasks cancels them, the first that has
     resources or tasks gives these, each gives its instructions and prompts; the lifespan enters all in order.
-
-    Raises:
-        ValueError: `toolsets` is empty, or two have a tool of the same name.
+    Raises ValueError: `toolsets` is empty, or two have a tool of the same name.
     """
     if not toolsets:
         raise ValueError("no toolset is chosen")
@@ -248,9 +246,7 @@ class TaskCancellation:
 
     async def _run(self, task_id: str, params: Mapping[str, Any] | None, caller: Caller) -> None:
         """Cancel the task.
-
-        Raises:
-            MCPError: with the toolset's error, or without details for an unexpected exception.
+        Raises MCPError: with the toolset's error, or without details for an unexpected exception.
         """
         call = new_call((params or {}).get("_meta"), caller)
         fields = {"correlation_id": call.correlation_id, "caller": call.grant.name}

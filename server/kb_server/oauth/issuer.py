@@ -30,6 +30,13 @@ _MAX_BYTES = 1 << 20
 _MAX_KEYS = 100
 _MAX_TRIED = 10
 
+ALGORITHMS: Mapping[str, frozenset[str]] = {
+    "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+    "EC": frozenset({"ES256", "ES384", "ES512"}),
+    "OKP": frozenset({"EdDSA"}),
+}
+"""The signing algorithms by key type."""
+
 
 class _Metadata(msgspec.Struct):
     issuer: str
@@ -41,16 +48,10 @@ class _Keys(msgspec.Struct):
 
 
 class IssuerKeys:
-    """The keys of `issuer`; `suits` tells if a key can be used with an algorithm."""
+    """The keys of `issuer`."""
 
-    def __init__(
-        self,
-        issuer: str,
-        suits: Callable[[Mapping[str, Any], str], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, issuer: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
-        self._suits = suits
         self._clock = clock
         self._keys: Sequence[dict[str, Any]] = ()
         self._fetched = self._tried = -_LASTING_SECONDS
@@ -72,7 +73,7 @@ class IssuerKeys:
         return [
             key
             for key in self._keys
-            if (key_id is None or key.get("kid") == key_id) and self._suits(key, algorithm)
+            if (key_id is None or key.get("kid") == key_id) and _suits(key, algorithm)
         ][:_MAX_TRIED]
 
     async def _refresh(self) -> None:
@@ -120,6 +121,15 @@ class IssuerKeys:
                 raise ValueError(f"KB_OAUTH_ISSUER has to be {metadata.issuer[:200]!r}, as its metadata says")
             return metadata
         raise last
+
+
+def _suits(key: Mapping[str, Any], algorithm: str) -> bool:
+    """True if a published key can verify signatures of this algorithm."""
+    return (
+        algorithm in ALGORITHMS.get(str(key.get("kty")), ())
+        and key.get("alg", algorithm) == algorithm
+        and key.get("use", "sig") == "sig"
+    )
 
 
 async def _read(http: httpx.AsyncClient, url: str, model: type[T]) -> T:

@@ -15,21 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jwt
-from jwt.exceptions import (
-    DecodeError,
-    ExpiredSignatureError,
-    ImmatureSignatureError,
-    InvalidAudienceError,
-    InvalidIssuerError,
-    InvalidTokenError,
-    MissingRequiredClaimError,
-    PyJWTError,
-)
 
 from kb_contracts.access.keys import reach_of
 from kb_contracts.access.reach import Access, Right
 from kb_server.access.grants import Grant, TokenScopes
-from kb_server.oauth.issuer import IssuerKeys
+from kb_server.oauth.issuer import ALGORITHMS, IssuerKeys
 from kb_server.oauth.oauth_settings import OAuthSettings
 from mcp_aiohttp.authentication import ProtectedResource
 from mcp_aiohttp.protocol.caller import Identity, TokenRefused, digest
@@ -37,12 +27,6 @@ from mcp_aiohttp.protocol.caller import Identity, TokenRefused, digest
 if TYPE_CHECKING:
     from kb_server.services import Services
 
-ALGORITHMS: Mapping[str, frozenset[str]] = {
-    "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
-    "EC": frozenset({"ES256", "ES384", "ES512"}),
-    "OKP": frozenset({"EdDSA"}),
-}
-"""The signing algorithms by key type."""
 _ALL: frozenset[str] = frozenset().union(*ALGORITHMS.values())
 
 _TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
@@ -104,7 +88,7 @@ class TokenVerifier:
         self.issuer = issuer
         self.scopes = scopes
         self._audiences = audiences
-        self._keys = keys or IssuerKeys(issuer, suits)
+        self._keys = keys or IssuerKeys(issuer)
         self._clock = clock
         self._known: dict[str, tuple[Identity, float]] = {}
 
@@ -150,7 +134,7 @@ class TokenVerifier:
         try:
             header = jwt.get_unverified_header(token)
         # bytes that are not ASCII; JSON that is nested too deep
-        except (PyJWTError, UnicodeError, RecursionError):
+        except (jwt.PyJWTError, UnicodeError, RecursionError):
             raise TokenRefused("The bearer token is neither a key of this server nor a JWT.") from None
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in _ALL:
@@ -164,11 +148,11 @@ class TokenVerifier:
         for key in found:
             try:
                 return self._decoded(token, key, algorithm)
-            except DecodeError:
+            except jwt.DecodeError:
                 continue  # the signature may belong to the next key
-            except InvalidTokenError as error:  # the signature is valid, the claims are not
+            except jwt.InvalidTokenError as error:  # the signature is valid, the claims are not
                 raise _refused(error) from None
-            except PyJWTError:
+            except jwt.PyJWTError:
                 continue
         raise TokenRefused("The token's signature is invalid.")
 
@@ -183,7 +167,7 @@ class TokenVerifier:
             options={"require": list(_REQUIRED)},
         )
         if not isinstance(claims["sub"], str) or not claims["sub"]:
-            raise MissingRequiredClaimError("sub")
+            raise jwt.MissingRequiredClaimError("sub")
         return claims
 
 
@@ -202,15 +186,6 @@ def issuer_of(services: Services) -> TokenVerifier:
     return TokenVerifier(settings.oauth_issuer, audiences, Scopes(settings.oauth_scopes))
 
 
-def suits(key: Mapping[str, Any], algorithm: str) -> bool:
-    """True if a published key can verify signatures of this algorithm."""
-    return (
-        algorithm in ALGORITHMS.get(str(key.get("kty")), ())
-        and key.get("alg", algorithm) == algorithm
-        and key.get("use", "sig") == "sig"
-    )
-
-
 def _scopes_of(claims: Mapping[str, Any]) -> list[str]:
     """Return the scopes, in the form of RFC 9068 or as a list in `scp`, as some issuers write them."""
     given = claims.get("scope", claims.get("scp", ""))
@@ -218,17 +193,17 @@ def _scopes_of(claims: Mapping[str, Any]) -> list[str]:
     return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
 
 
-def _refused(error: InvalidTokenError) -> TokenRefused:
+def _refused(error: jwt.InvalidTokenError) -> TokenRefused:
     match error:
-        case ExpiredSignatureError():
+        case jwt.ExpiredSignatureError():
             return TokenRefused("The token has expired.", is_guess=False)
-        case ImmatureSignatureError():
+        case jwt.ImmatureSignatureError():
             return TokenRefused("The token is not valid yet.", is_guess=False)
-        case InvalidAudienceError():
+        case jwt.InvalidAudienceError():
             return TokenRefused("The token is for another audience.", is_guess=False)
-        case InvalidIssuerError():
+        case jwt.InvalidIssuerError():
             return TokenRefused("The token is from another issuer.")
-        case MissingRequiredClaimError():
+        case jwt.MissingRequiredClaimError():
             return TokenRefused(f"The token lacks the claim {error.claim}.")
         case _:
             return TokenRefused(f"The token's claims are invalid: {error}.")

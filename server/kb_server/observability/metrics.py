@@ -24,7 +24,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -48,9 +47,9 @@ _BYTES = CAPACITY * 8
 class Metrics:
     """The counts of one server. Not thread-safe: used only from the event loop."""
 
-    def __init__(self, counters: CounterStore | None = None) -> None:
+    def __init__(self, counters: Counters | None = None) -> None:
         """`counters` stores the numbers; by default they are kept in this process."""
-        self._counters = counters if counters is not None else InProcessCounters()
+        self._counters = counters if counters is not None else Counters()
 
     def count_call(
         self,
@@ -119,17 +118,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-class CounterStore(Protocol):
-    """Stores the numbers of the metrics."""
-
-    def add(self, name: Name, amount: float) -> None:
-        """Add to one number."""
-
-    def totals(self) -> Mapping[Name, float]:
-        """Return all numbers, summed over the workers."""
-
-
-class InProcessCounters:
+class Counters:
     """The numbers of a server with a single process."""
 
     def __init__(self) -> None:
@@ -140,11 +129,11 @@ class InProcessCounters:
         self._values[name] += amount
 
     def totals(self) -> Mapping[Name, float]:
-        """All numbers."""
+        """Return all numbers, summed over the current and earlier workers."""
         return self._values
 
 
-class MmapCounters:
+class MmapCounters(Counters):
     """The numbers of all workers in `folder`; this worker writes only the files of `slot`."""
 
     def __init__(self, folder: Path, slot: int) -> None:
@@ -156,11 +145,10 @@ class MmapCounters:
         with (folder / f"{slot}.values").open("a+b") as file:
             file.truncate(_BYTES)
             self._mapped = mmap.mmap(file.fileno(), _BYTES)
-        self._values = memoryview(self._mapped).cast("d")
+        self._doubles = memoryview(self._mapped).cast("d")
         self._index = {name: index for index, name in enumerate(_names(names))}
 
     def add(self, name: Name, amount: float) -> None:
-        """Add to one number."""
         index = self._index.get(name)
         if index is None:
             index = len(self._index)
@@ -168,10 +156,9 @@ class MmapCounters:
                 return
             self._names.write(msgspec.json.encode(name) + b"\n")
             self._index[name] = index
-        self._values[index] += amount
+        self._doubles[index] += amount
 
     def totals(self) -> Mapping[Name, float]:
-        """Return all numbers, summed over the current and earlier workers."""
         summed: defaultdict[Name, float] = defaultdict(float)
         for numbers in counters_by_slot(self._folder).values():
             for name, value in numbers.items():
@@ -181,7 +168,7 @@ class MmapCounters:
     def close(self) -> None:
         """Close the files, without removing them."""
         self._names.close()
-        self._values.release()
+        self._doubles.release()
         self._mapped.close()
 
 

@@ -15,25 +15,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    DELETE_DOCUMENT,
-    GET_DOCUMENT,
-    GET_PICTURE,
-    LIST_DOCUMENTS,
-    LIST_VERSIONS,
-    PATCH_NOTE,
-    REMOVE_TAG,
-    SEARCH,
-    UPDATE_WAIT_SECONDS,
-    WITHOUT_CHUNKS,
-    DeleteQuery,
-    DocumentQuery,
-    DocumentsQuery,
-    NoteQuery,
-    PageQuery,
-    PictureQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.semantics.search import good_matches
 from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
@@ -78,7 +60,9 @@ async def search(visit: Visit) -> web.Response:
         collapse=True,
         pages=True,
     )
-    collections, answer = await asyncio.gather(visit.collections(), visit.engine.call(SEARCH, body=request))
+    collections, answer = await asyncio.gather(
+        visit.collections(), visit.engine.call(ops.SEARCH, body=request)
+    )
     excerpts = await rendered("excerpts", query, answer.results)
     found = list(zip(answer.results, excerpts, strict=True))
     well = good_matches(answer.results)
@@ -101,7 +85,7 @@ async def listing(visit: Visit) -> web.Response:
         return go(visit.again(tag=visit.query["tags"], tags=""))
     tags = _tags(visit)
     query = fit(
-        DocumentsQuery,
+        ops.DocumentsQuery,
         tag=",".join(tags),
         doc_type=visit.query.get("type"),
         source_path_prefix=visit.query.get("path"),
@@ -111,7 +95,7 @@ async def listing(visit: Visit) -> web.Response:
         limit=_DOCUMENTS,
     )
     listed, collections = await asyncio.gather(
-        visit.engine.call(LIST_DOCUMENTS, query=query), visit.collections()
+        visit.engine.call(ops.LIST_DOCUMENTS, query=query), visit.collections()
     )
     return visit.show(
         "documents",
@@ -125,14 +109,14 @@ async def listing(visit: Visit) -> web.Response:
 
 
 async def document(visit: Visit) -> web.Response:
-    place = fit(DocumentQuery, chunk_offset=visit.query.get("offset"), chunk_limit=_PASSAGES)
+    place = fit(ops.DocumentQuery, chunk_offset=visit.query.get("offset"), chunk_limit=_PASSAGES)
     path = visit.request.match_info
     try:
-        document = await visit.engine.call(GET_DOCUMENT, path=path, query=place)
+        document = await visit.engine.call(ops.GET_DOCUMENT, path=path, query=place)
     except Refused as refused:
         if refused.reason != "document_not_found":
             raise
-        listed = await visit.engine.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1))
+        listed = await visit.engine.call(ops.LIST_VERSIONS, path=path, query=ops.PageQuery(limit=1))
         if not (listed.versions and listed.versions[0].removed):
             raise
         return visit.show("removed", status=404, past=listed.versions[0])
@@ -153,7 +137,7 @@ async def document(visit: Visit) -> web.Response:
 async def original(visit: Visit) -> web.Response:
     """Return a document's original file as a download, streamed from the engine."""
     engine = visit.engine
-    document = await engine.call(GET_DOCUMENT, path=visit.request.match_info, query=WITHOUT_CHUNKS)
+    document = await engine.call(ops.GET_DOCUMENT, path=visit.request.match_info, query=ops.WITHOUT_CHUNKS)
     async with engine.original(document) as content:
         response = await file_response(content)
         response.headers.update({**HEADERS, **SAFE_HEADERS, hdrs.CACHE_CONTROL: "no-store"})
@@ -170,8 +154,8 @@ async def original(visit: Visit) -> web.Response:
 
 async def picture(visit: Visit) -> web.Response:
     """Return a page of a document's original file as a picture; a browser asks before it uses its copy."""
-    query = fit(PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
-    drawn = await visit.engine.call(GET_PICTURE, path=visit.request.match_info, query=query)
+    query = fit(ops.PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
+    drawn = await visit.engine.call(ops.GET_PICTURE, path=visit.request.match_info, query=query)
     headers = {**HEADERS, hdrs.CACHE_CONTROL: "private, no-cache"}
     etag = hashlib.sha256(drawn.content).hexdigest()
     is_known = any(each.value in (etag, "*") for each in visit.request.if_none_match or ())
@@ -203,7 +187,7 @@ def _figure(visit: Visit, document: m.DocumentDetail) -> _Figure | None:
     address, chunks = f"/documents/{document.id}/picture", document.chunks
     if document.format in _PICTURES:
         return _Figure(address, None, {}, chunks[0].index if chunks else None)
-    wanted = fit(PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
+    wanted = fit(ops.PictureQuery, page=visit.query.get("page"), chunk=visit.query.get("passage"))
     hit = next((each for each in chunks if each.index == wanted.chunk), None)
     number = wanted.page or (hit.page if hit else None if chunks else 1)
     if document.format != "pdf" or number is None or number > (document.pages or number):
@@ -225,7 +209,7 @@ async def _near(visit: Visit, document: m.Document) -> list[m.SearchResult]:
         return []
     request = m.SearchRequest(query=query, top=_NEAR, per_document=1, detail="locations")
     try:
-        answer = await visit.engine.call(SEARCH, body=request)
+        answer = await visit.engine.call(ops.SEARCH, body=request)
     except Refused:  # such as a title of punctuation alone
         return []
     near = {result.document.id: result for result in reversed(answer.results)}
@@ -242,9 +226,11 @@ async def save_note(visit: Visit) -> web.Response:
     document_id, form = visit.request.match_info["document_id"], visit.form
     title, text, version = form["title"], form.text("text"), form["version"]
     patch = fit(m.NotePatch, text=text, title=title, expected_version=version)
-    waiting = NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, visit.engine.longest_wait), 3))
+    waiting = ops.NoteQuery(wait=round(min(ops.UPDATE_WAIT_SECONDS, visit.engine.longest_wait), 3))
     try:
-        answer = await visit.engine.call(PATCH_NOTE, path=visit.request.match_info, query=waiting, body=patch)
+        answer = await visit.engine.call(
+            ops.PATCH_NOTE, path=visit.request.match_info, query=waiting, body=patch
+        )
     except Refused as refused:
         if refused.reason != "version_conflict":
             raise
@@ -261,7 +247,7 @@ async def save_note(visit: Visit) -> web.Response:
 
 async def read_note(visit: Visit, document_id: str) -> tuple[m.DocumentDetail, str]:
     document = await visit.engine.call(
-        GET_DOCUMENT, path={"document_id": document_id}, query=DocumentQuery(chunks=False, text=True)
+        ops.GET_DOCUMENT, path={"document_id": document_id}, query=ops.DocumentQuery(chunks=False, text=True)
     )
     if document.text is msgspec.UNSET:
         raise ToolError("not_a_note", "Only notes can be edited. Add the changed file again instead.")
@@ -272,7 +258,7 @@ async def save_tags(visit: Visit) -> web.Response:
     """Apply the differences between the form and its page to the tags: concurrent changes are kept."""
     engine, form = visit.engine, visit.form
     path = {"document_id": visit.request.match_info["document_id"]}
-    found = await engine.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
+    found = await engine.call(ops.GET_DOCUMENT, path=path, query=ops.WITHOUT_CHUNKS)
     document: m.Document = found
     wanted, before = tags_for_search(None, listed_in(form["tags"])), listed_in(form["tags_before"])
     collection = form["collection"] if form["collection"] != form["collection_before"] else ""
@@ -281,25 +267,27 @@ async def save_tags(visit: Visit) -> web.Response:
     present = tags_of(document.tags)
     if new := [tag for tag in wanted if tag not in before and tag not in present]:
         document = await engine.call(
-            ADD_TAGS, path=path, body=m.TagsRequest(tags=new), if_match=document.version
+            ops.ADD_TAGS, path=path, body=m.TagsRequest(tags=new), if_match=document.version
         )
     for tag in before:
         if tag not in wanted and tag in present:
-            document = await engine.call(REMOVE_TAG, path={**path, "tag": tag}, if_match=document.version)
+            document = await engine.call(ops.REMOVE_TAG, path={**path, "tag": tag}, if_match=document.version)
     if collection and collection != collection_of(document.tags):
         document = await collection_moves.move(engine, document, collection, clock=visit.clock)
     return go(f"/documents/{document.id}?done=saved")
 
 
 async def removal(visit: Visit) -> web.Response:
-    document = await visit.engine.call(GET_DOCUMENT, path=visit.request.match_info, query=WITHOUT_CHUNKS)
+    document = await visit.engine.call(
+        ops.GET_DOCUMENT, path=visit.request.match_info, query=ops.WITHOUT_CHUNKS
+    )
     return visit.show("remove", document=document)
 
 
 async def remove(visit: Visit) -> web.Response:
     purge = bool(visit.form["purge"])
-    query = DeleteQuery(purge=purge)
-    await visit.engine.call(DELETE_DOCUMENT, path=visit.request.match_info, query=query)
+    query = ops.DeleteQuery(purge=purge)
+    await visit.engine.call(ops.DELETE_DOCUMENT, path=visit.request.match_info, query=query)
     return go(f"/documents?done={'purged' if purge else 'removed'}")
 
 

@@ -16,17 +16,7 @@ from aiohttp import web
 
 from kb_contracts.access.reach import Right
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    DELETE_DOCUMENT,
-    GET_DOCUMENT,
-    LIST_VERSIONS,
-    REMOVE_TAG,
-    RESTORE_VERSION,
-    WITHOUT_CHUNKS,
-    PageQuery,
-    TagQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_server import collection_moves
 from kb_server.collection_tags import collections_in, tag_of, validate_tags
 from kb_server.engine_client.errors import EngineFault, Refused
@@ -92,7 +82,9 @@ async def change(visit: Visit) -> web.Response:
     undos: list[Undo] = []
 
     async def apply(key: str) -> Outcome:
-        document = await visit.engine.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
+        document = await visit.engine.call(
+            ops.GET_DOCUMENT, path={"document_id": key}, query=ops.WITHOUT_CHUNKS
+        )
         titles[key] = document.title
         undo = await _apply(visit, selection, document)
         if undo is not None:
@@ -157,14 +149,14 @@ async def _apply(visit: Visit, selection: Selection, document: m.Document) -> Un
     """Change a document; return the way back, or None if nothing changed."""
     path = {"document_id": document.id}
     if selection.action == "remove":
-        await visit.engine.call(DELETE_DOCUMENT, path=path)
+        await visit.engine.call(ops.DELETE_DOCUMENT, path=path)
         return Undo(document.uid, 0)
     if selection.action == "move":
         tag, before = tag_of(selection.collection), collections_in(document.tags)
         moved = await collection_moves.move(visit.engine, document, selection.collection, clock=visit.clock)
         new, former = [tag], before[-1] if before else None
     else:
-        moved = await visit.engine.call(ADD_TAGS, path=path, body=m.TagsRequest(tags=selection.tags))
+        moved = await visit.engine.call(ops.ADD_TAGS, path=path, body=m.TagsRequest(tags=selection.tags))
         new, former = [tag for tag in selection.tags if tag not in document.tags], None
     return None if moved.version == document.version else Undo(str(document.id), moved.version, new, former)
 
@@ -172,16 +164,16 @@ async def _apply(visit: Visit, selection: Selection, document: m.Document) -> Un
 async def _undone(visit: Visit, undo: Undo) -> m.Document:
     if not undo.version:
         path = {"document_id": undo.key}
-        last = (await visit.engine.call(LIST_VERSIONS, path=path, query=PageQuery(limit=1))).versions
+        last = (await visit.engine.call(ops.LIST_VERSIONS, path=path, query=ops.PageQuery(limit=1))).versions
         if not (last and last[0].removed):
             raise _changed_since()
-        return await visit.engine.call(RESTORE_VERSION, path={**path, "version": last[0].version})
+        return await visit.engine.call(ops.RESTORE_VERSION, path={**path, "version": last[0].version})
     document, version = None, undo.version
     for tag in undo.removed:
         document = await visit.engine.call(
-            REMOVE_TAG,
+            ops.REMOVE_TAG,
             path={"document_id": undo.key, "tag": tag},
-            query=TagQuery(add=undo.added),
+            query=ops.TagQuery(add=undo.added),
             if_match=version,
         )
         version = document.version
@@ -193,7 +185,7 @@ async def _undone(visit: Visit, undo: Undo) -> m.Document:
 async def _read(visit: Visit, key: str) -> m.Document | str:
     """Return the document, or its key if it is gone."""
     try:
-        return await visit.engine.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
+        return await visit.engine.call(ops.GET_DOCUMENT, path={"document_id": key}, query=ops.WITHOUT_CHUNKS)
     except Refused:
         return key
 

@@ -10,14 +10,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    GET_STATUS,
-    LIST_DOCUMENTS,
-    LIST_JOBS,
-    DocumentsQuery,
-    JobsQuery,
-    StatusQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.semantics.history import QUESTION_DAYS
 from kb_server.engine_client.errors import Refused
 from kb_server.pages.visit import Visit, sizes
@@ -42,10 +35,10 @@ async def start(visit: Visit) -> web.Response:
     state, collections, newest, notes, running, failed = await asyncio.gather(
         _status(visit),
         visit.collections(),
-        call(LIST_DOCUMENTS, query=DocumentsQuery(sort_by="updated_at", limit=_DOCUMENTS)),
-        call(LIST_DOCUMENTS, query=DocumentsQuery(doc_type="note", limit=_NOTES)),
-        call(LIST_JOBS, query=JobsQuery(status="running", limit=_JOBS)),
-        call(LIST_JOBS, query=JobsQuery(status="failed", limit=_JOBS)),
+        call(ops.LIST_DOCUMENTS, query=ops.DocumentsQuery(sort_by="updated_at", limit=_DOCUMENTS)),
+        call(ops.LIST_DOCUMENTS, query=ops.DocumentsQuery(doc_type="note", limit=_NOTES)),
+        call(ops.LIST_JOBS, query=ops.JobsQuery(status="running", limit=_JOBS)),
+        call(ops.LIST_JOBS, query=ops.JobsQuery(status="failed", limit=_JOBS)),
     )
     kinds = state.documents.by_type
     history = m.History(growth=[], languages={}) if state.history is UNSET else state.history
@@ -73,11 +66,11 @@ async def start(visit: Visit) -> web.Response:
 async def _status(visit: Visit) -> m.Status:
     """Return the status with its history, or without it from an engine that does not know the parameter."""
     try:
-        return await visit.engine.call(GET_STATUS, query=StatusQuery(history=True))
+        return await visit.engine.call(ops.GET_STATUS, query=ops.StatusQuery(history=True))
     except Refused as refused:
         if refused.reason != "unknown_parameter":
             raise
-        return await visit.engine.call(GET_STATUS)
+        return await visit.engine.call(ops.GET_STATUS)
 
 
 def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    GET_VERSION,
-    LIST_TRASH,
-    LIST_VERSIONS,
-    RESTORE_VERSION,
-    PageQuery,
-    VersionQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_server.note_edits import difference
 from kb_server.pages.document_pages import read_note
 from kb_server.pages.visit import Visit, fit, go, rendered
@@ -23,14 +16,14 @@ _TEXT_CHARS = 100_000
 
 async def listing(visit: Visit) -> web.Response:
     path = visit.request.match_info
-    query = fit(PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
-    listed = await visit.engine.call(LIST_VERSIONS, path=path, query=query)
+    query = fit(ops.PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
+    listed = await visit.engine.call(ops.LIST_VERSIONS, path=path, query=query)
     return _listing(visit, listed, of=path["document_id"])
 
 
 async def trash(visit: Visit) -> web.Response:
-    query = fit(PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
-    return _listing(visit, await visit.engine.call(LIST_TRASH, query=query), of="")
+    query = fit(ops.PageQuery, offset=visit.query.get("offset"), limit=_VERSIONS)
+    return _listing(visit, await visit.engine.call(ops.LIST_TRASH, query=query), of="")
 
 
 def _listing(visit: Visit, listed: m.PastVersionList, of: str) -> web.Response:
@@ -39,8 +32,8 @@ def _listing(visit: Visit, listed: m.PastVersionList, of: str) -> web.Response:
 
 
 async def version(visit: Visit) -> web.Response:
-    query = fit(VersionQuery, text_offset=visit.query.get("offset"), text_limit=_TEXT_CHARS)
-    past = await visit.engine.call(GET_VERSION, path=visit.request.match_info, query=query)
+    query = fit(ops.VersionQuery, text_offset=visit.query.get("offset"), text_limit=_TEXT_CHARS)
+    past = await visit.engine.call(ops.GET_VERSION, path=visit.request.match_info, query=query)
     around = visit.around(past.text_offset, len(past.text), past.text_length, _TEXT_CHARS)
     html = await rendered("text_html", past.text, past.doc_type)
     difference = await _difference(visit, past)
@@ -56,5 +49,5 @@ async def _difference(visit: Visit, past: m.PastVersionDetail) -> str:
 
 
 async def restore(visit: Visit) -> web.Response:
-    document = await visit.engine.call(RESTORE_VERSION, path=visit.request.match_info)
+    document = await visit.engine.call(ops.RESTORE_VERSION, path=visit.request.match_info)
     return go(f"/documents/{document.id}?done=restored")

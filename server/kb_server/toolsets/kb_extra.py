@@ -11,23 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CANCEL_JOB,
-    DELETE_DOCUMENT,
-    GET_VERSION,
-    GIVE_FEEDBACK,
-    LIST_TAGS,
-    LIST_TRASH,
-    LIST_VERSIONS,
-    RESTORE_VERSION,
-    RETRY_JOB,
-    SET_METADATA,
-    DeleteQuery,
-    DocumentQuery,
-    PageQuery,
-    TagsQuery,
-    VersionQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, split_tags, tag_of
 from kb_server.engine_client.errors import Refused
@@ -58,7 +42,7 @@ _EDIT_SECONDS = 25.0
 """Maximum time that an edit is retried during concurrent changes of the note, in seconds."""
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
 _CURRENT_CHARS = 2_000
-_TEXT = DocumentQuery(chunks=False, text=True)
+_TEXT = ops.DocumentQuery(chunks=False, text=True)
 
 
 ExpectedVersion = Annotated[int, Meta(ge=1, description="required current version; any other is refused")]
@@ -227,18 +211,18 @@ Example: {"document_id": 42, "version": 3}"""
     annotations = Annotations(read_only=True, idempotent=True)
 
     async def run(self, arguments: KbHistoryArguments, _call: Call) -> KbHistoryResult:
-        page = PageQuery(limit=arguments.limit, offset=arguments.offset)
+        page = ops.PageQuery(limit=arguments.limit, offset=arguments.offset)
         if arguments.document_id is None:
             if arguments.version is not None:
                 raise ToolError(INVALID, "A version requires a document_id.", parameter="version")
-            return _history(await self.engine.call(LIST_TRASH, query=page))
+            return _history(await self.engine.call(ops.LIST_TRASH, query=page))
         place = {"document_id": arguments.document_id}
         if arguments.version is None:
-            return _history(await self.engine.call(LIST_VERSIONS, path=place, query=page))
+            return _history(await self.engine.call(ops.LIST_VERSIONS, path=place, query=page))
         found = await self.engine.call(
-            GET_VERSION,
+            ops.GET_VERSION,
             path={**place, "version": arguments.version},
-            query=VersionQuery(text_offset=arguments.text_offset, text_limit=arguments.max_chars),
+            query=ops.VersionQuery(text_offset=arguments.text_offset, text_limit=arguments.max_chars),
         )
         end = found.text_offset + len(found.text)
         rest = f"text_offset={end} goes on." if end < found.text_length else ""
@@ -296,7 +280,7 @@ Example: {"document_id": 42}"""
         place = {"document_id": arguments.document_id}
         version = arguments.version
         if version is None:
-            latest = await self.engine.call(LIST_VERSIONS, path=place, query=PageQuery(limit=1))
+            latest = await self.engine.call(ops.LIST_VERSIONS, path=place, query=ops.PageQuery(limit=1))
             if not latest.versions:
                 raise ToolError(
                     "version_not_found",
@@ -306,7 +290,7 @@ Example: {"document_id": 42}"""
                 )
             version = latest.versions[0].version
         restored = await self.engine.call(
-            RESTORE_VERSION, path={**place, "version": version}, if_match=arguments.expected_version
+            ops.RESTORE_VERSION, path={**place, "version": version}, if_match=arguments.expected_version
         )
         return DocumentView(**document_members(restored))
 
@@ -346,9 +330,9 @@ Example: {"document_id": 42}"""
             after = "It cannot be restored." if arguments.purge else "It can be restored for some days."
             await self.confirmed(f"Remove {quoted(document.title)} (document {document.id})? {after}", call)
         removed = await self.engine.call(
-            DELETE_DOCUMENT,
+            ops.DELETE_DOCUMENT,
             path={"document_id": arguments.document_id},
-            query=DeleteQuery(purge=arguments.purge),
+            query=ops.DeleteQuery(purge=arguments.purge),
         )
         return view(KbDeleteResult, removed, document_id=arguments.document_id)
 
@@ -378,7 +362,7 @@ Example: {"document_id": 42, "metadata": {"source_type": "wiki", "author": "Ann"
 
     async def run(self, arguments: KbSetMetadataArguments, _call: Call) -> DocumentView:
         changed = await self.engine.call(
-            SET_METADATA,
+            ops.SET_METADATA,
             path={"document_id": arguments.document_id},
             body=m.MetadataRequest(metadata=arguments.metadata),
             if_match=arguments.expected_version,
@@ -405,7 +389,7 @@ Example: {"document_id": 42, "signal": "useful"}"""
 
     async def run(self, arguments: KbFeedbackArguments, _call: Call) -> m.Feedback:
         return await self.engine.call(
-            GIVE_FEEDBACK,
+            ops.GIVE_FEEDBACK,
             path={"document_id": arguments.document_id},
             body=m.FeedbackRequest(signal=arguments.signal),
         )
@@ -443,8 +427,8 @@ collection and tags for kb_search, and to tag related documents alike."""
     annotations = Annotations(read_only=True, idempotent=True)
 
     async def run(self, arguments: KbTagsArguments, _call: Call) -> KbTagsResult:
-        query = TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
-        found = await self.engine.call(LIST_TAGS, query=query)
+        query = ops.TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
+        found = await self.engine.call(ops.LIST_TAGS, query=query)
         return KbTagsResult(
             collections=[
                 CollectionCount(
@@ -472,7 +456,7 @@ An ended job cannot be cancelled: remove its document with kb_delete."""
     annotations = Annotations(destructive=True, idempotent=True)
 
     async def run(self, arguments: JobArguments, _call: Call) -> JobView:
-        return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
+        return job_view(await self.engine.call(ops.CANCEL_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbRetryJobTool(_ExtraTool[JobArguments, JobView]):
@@ -486,7 +470,7 @@ Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     annotations = Annotations()
 
     async def run(self, arguments: JobArguments, _call: Call) -> JobView:
-        return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
+        return job_view(await self.engine.call(ops.RETRY_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -161,9 +161,7 @@ class CollectionNames:
 
     async def of(self, collection_id: str) -> str:
         """Return the name of a collection.
-
-        Raises:
-            EngineFault: the backend does not give it.
+        Raises EngineFault: the backend does not give it.
         """
         place = _place(collection_id)
         name, until = self._known.get(place, ("", 0.0))
@@ -218,9 +216,7 @@ class RaglerTool(ServiceTool[A, R]):
     @property
     def backend(self) -> HttpRagler:
         """The backend.
-
-        Raises:
-            ToolError: `not_configured`.
+        Raises ToolError: `not_configured`.
         """
         if not self.services.ragler_is_configured:
             raise ToolError(
@@ -373,10 +369,8 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
 
 def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
     """Return the filters of the request; None without filters.
-
-    Raises:
-        ToolError: `invalid_parameter`, naming the parameter; `contradiction` if the last date is before the
-            first.
+    Raises ToolError: `invalid_parameter`, naming the parameter; `contradiction` if the last date is
+    before the first.
     """
     given = arguments.filters or SearchFilters()
     for tag in given.tags or []:

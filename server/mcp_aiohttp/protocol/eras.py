@@ -22,19 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mcp.shared.inbound import (
-    ERROR_CODE_HTTP_STATUS,
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    NAME_BEARING_METHODS,
-    InboundLadderRejection,
-    InboundModernRoute,
-    classify_inbound_request,
-    encode_header_value,
-    validate_mcp_param_headers,
-    x_mcp_header_map,
-)
+from mcp.shared import inbound
 from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -48,17 +36,17 @@ SchemaLookup = Callable[[str], Mapping[str, Any] | None]
 
 def declared_in(listing: list[dict[str, Any]]) -> SchemaLookup:
     """Return the lookup for the tools that `tools/list` shows; it holds only tools that declare headers."""
-    schemas = {tool["name"]: tool["inputSchema"] for tool in listing if x_mcp_header_map(tool["inputSchema"])}
+    schemas = {
+        tool["name"]: tool["inputSchema"] for tool in listing if inbound.x_mcp_header_map(tool["inputSchema"])
+    }
     return schemas.get
 
 
 def era_of(
     request: Request, version: str, headers: Mapping[str, str], schema_of: SchemaLookup | None
-) -> InboundModernRoute | str:
+) -> inbound.InboundModernRoute | str:
     """Return the route of `request`, sent at `version`: its checked envelope, or a handshake version.
-
-    Raises:
-        Refusal: the envelope is incomplete, or body and headers disagree.
+    Raises Refusal: the envelope is incomplete, or body and headers disagree.
     """
     routing = headers
     if version not in MODERN_PROTOCOL_VERSIONS:
@@ -67,8 +55,10 @@ def era_of(
         if (version, claimed) != (_CONNECTOR_HEADER, _CONNECTOR_BODY):
             raise header_mismatch("The MCP-Protocol-Version header and the version in params._meta disagree.")
         routing = _connector_headers(request, headers)
-    verdict = classify_inbound_request({"method": request.method, "params": request.params}, headers=routing)
-    if isinstance(verdict, InboundLadderRejection):
+    verdict = inbound.classify_inbound_request(
+        {"method": request.method, "params": request.params}, headers=routing
+    )
+    if isinstance(verdict, inbound.InboundLadderRejection):
         refusal = _refusal(verdict, "invalid_envelope")
         if isinstance(verdict.data, dict):
             refusal.data |= verdict.data
@@ -78,14 +68,16 @@ def era_of(
     # The call itself refuses malformed ones, with its own message.
     if request.method == "tools/call" and isinstance(name, str) and isinstance(arguments, dict):
         schema = schema_of(name) if schema_of is not None else None
-        rejection = validate_mcp_param_headers(schema, arguments, headers) if schema is not None else None
+        rejection = (
+            inbound.validate_mcp_param_headers(schema, arguments, headers) if schema is not None else None
+        )
         if rejection is not None:
             raise _refusal(rejection, "header_mismatch")
     return verdict
 
 
-def _refusal(rejection: InboundLadderRejection, error_type: str) -> Refusal:
-    status = ERROR_CODE_HTTP_STATUS.get(rejection.code, 400)
+def _refusal(rejection: inbound.InboundLadderRejection, error_type: str) -> Refusal:
+    status = inbound.ERROR_CODE_HTTP_STATUS.get(rejection.code, 400)
     return Refusal(status, rejection.code, error_type, rejection.message)
 
 
@@ -97,11 +89,13 @@ def envelope_version(request: Request) -> object | None:
 
 def _connector_headers(request: Request, headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that 2026-07-28 requires: absent ones from the body, present ones unchanged."""
-    wanted: dict[str, str] = {MCP_PROTOCOL_VERSION_HEADER: _CONNECTOR_BODY}
-    wanted[MCP_METHOD_HEADER] = headers.get(MCP_METHOD_HEADER, request.method)
-    name: Any = (request.params or {}).get(NAME_BEARING_METHODS.get(request.method, ""))
+    wanted: dict[str, str] = {inbound.MCP_PROTOCOL_VERSION_HEADER: _CONNECTOR_BODY}
+    wanted[inbound.MCP_METHOD_HEADER] = headers.get(inbound.MCP_METHOD_HEADER, request.method)
+    name: Any = (request.params or {}).get(inbound.NAME_BEARING_METHODS.get(request.method, ""))
     if isinstance(name, str):
-        wanted[MCP_NAME_HEADER] = headers.get(MCP_NAME_HEADER, encode_header_value(name))
+        wanted[inbound.MCP_NAME_HEADER] = headers.get(
+            inbound.MCP_NAME_HEADER, inbound.encode_header_value(name)
+        )
     return wanted
 
 

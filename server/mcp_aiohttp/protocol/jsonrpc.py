@@ -89,10 +89,8 @@ class ParseError(ValueError):
 
 def parse(body: bytes) -> Any:
     """Return the JSON value in `body`.
-
-    Raises:
-        ParseError: it is not UTF-8, not JSON, ambiguous, nested deeper than `MAX_DEPTH`, or has too many
-            values.
+    Raises ParseError: it is not UTF-8, not JSON, ambiguous, nested deeper than `MAX_DEPTH`, or has too
+    many values.
     """
     value = _read_compact(body) if len(body) < _SHORT else _read_quickly(body)
     return _read_carefully(body) if value is _UNSETTLED else value
@@ -100,9 +98,7 @@ def parse(body: bytes) -> Any:
 
 async def parse_in_thread_if_long(body: bytes) -> Any:
     """Like `parse`, but parse a laborious body in a thread, so that the event loop stays responsive.
-
-    Raises:
-        ParseError: as for `parse`.
+    Raises ParseError: as for `parse`.
     """
     return await asyncio.to_thread(parse, body) if is_laborious(body) else parse(body)
 
@@ -157,9 +153,7 @@ def _read_quickly(body: bytes) -> Any:
 
 def _keys_and_colons(value: Any) -> int:
     """Return the number of keys in `value` plus the number of colons in its strings.
-
-    Raises:
-        OverflowError: it holds an integer past 64 bits.
+    Raises OverflowError: it holds an integer past 64 bits.
     """
     found = 0
     waiting = [value]
@@ -374,9 +368,7 @@ Message = Request | Notification | Reply
 
 def as_message(value: Any) -> Message:
     """Return the JSON-RPC message in `value`.
-
-    Raises:
-        InvalidRequestError: it is not a message, or is a batch.
+    Raises InvalidRequestError: it is not a message, or is a batch.
     """
     if not isinstance(value, dict):
         raise InvalidRequestError("the message must be one JSON-RPC 2.0 object")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import mcp_types as types
 import msgspec
 from anyio.abc import ObjectSendStream, TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
@@ -27,15 +28,6 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
-from mcp_types import (
-    CONNECTION_CLOSED,
-    PROTOCOL_VERSION_META_KEY,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-)
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
@@ -142,8 +134,8 @@ class Session(ObjectSendStream[SessionMessage]):
         self, request_id: jsonrpc.RequestId | None, code: int, message: str, data: Any = None
     ) -> None:
         """Answer a message that is not accepted, and so is not in flight, with an error."""
-        error = ErrorData(code=code, message=message, data=jsonrpc.error_data(code, data))
-        await self.stream.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
+        error = types.ErrorData(code=code, message=message, data=jsonrpc.error_data(code, data))
+        await self.stream.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
     def recognise(self, caller: Caller) -> None:
         """Serve the following messages for this caller; the connection stays the same."""
@@ -158,14 +150,14 @@ class Session(ObjectSendStream[SessionMessage]):
 
     async def send(self, item: SessionMessage) -> None:
         message = item.message
-        if isinstance(message, JSONRPCResponse) and message.id == self._initialize_id:
+        if isinstance(message, types.JSONRPCResponse) and message.id == self._initialize_id:
             self._initialize_id, self._version = None, message.result.get("protocolVersion")
-        if isinstance(message, JSONRPCError):
+        if isinstance(message, types.JSONRPCError):
             message.error.data = jsonrpc.error_data(message.error.code, message.error.data)
         try:
             await self.stream.send(item)
         finally:
-            if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
                 self._end(message.id)
 
     async def aclose(self) -> None:
@@ -194,7 +186,7 @@ class Session(ObjectSendStream[SessionMessage]):
         if request.method == _INITIALIZE:
             self._initialize_id, self._version = request.id, None
         await self._pass(
-            JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method, params=request.params)
+            types.JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method, params=request.params)
         )
 
     async def _open(self, request: jsonrpc.Request) -> None:
@@ -203,10 +195,10 @@ class Session(ObjectSendStream[SessionMessage]):
         meta = request.params.get("_meta") if request.params else None
         if request.method == _INITIALIZE:
             return
-        if isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta:
+        if isinstance(meta, dict) and types.PROTOCOL_VERSION_META_KEY in meta:
             self._version = LATEST_MODERN_VERSION
         else:
-            await self._pass(JSONRPCNotification(jsonrpc="2.0", method=_INITIALIZED))
+            await self._pass(types.JSONRPCNotification(jsonrpc="2.0", method=_INITIALIZED))
             self._version = LATEST_HANDSHAKE_VERSION
 
     async def _notification(self, notification: jsonrpc.Notification, size: int) -> None:
@@ -232,27 +224,29 @@ class Session(ObjectSendStream[SessionMessage]):
             if given_up is not None and (scope := self._plain.get(coerce_request_id(given_up))) is not None:
                 scope.cancel()
         await self._pass(
-            JSONRPCNotification(jsonrpc="2.0", method=notification.method, params=notification.params)
+            types.JSONRPCNotification(jsonrpc="2.0", method=notification.method, params=notification.params)
         )
 
     async def _reply(self, reply: jsonrpc.Reply) -> None:
         """Hand a response to the call that waits for it; the loop ignores a response without one."""
         if reply.id is None:
             return
-        answer: JSONRPCResponse | JSONRPCError
+        answer: types.JSONRPCResponse | types.JSONRPCError
         try:
             if reply.error is None:
-                answer = JSONRPCResponse(jsonrpc="2.0", id=reply.id, result=reply.result)
+                answer = types.JSONRPCResponse(jsonrpc="2.0", id=reply.id, result=reply.result)
             else:
-                answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=reply.error)
+                answer = types.JSONRPCError(jsonrpc="2.0", id=reply.id, error=reply.error)
         except ValidationError:  # let the waiting call fail
-            unusable = ErrorData(code=jsonrpc.INVALID_REQUEST, message="The response is not valid JSON-RPC")
-            answer = JSONRPCError(jsonrpc="2.0", id=reply.id, error=unusable)
+            unusable = types.ErrorData(
+                code=jsonrpc.INVALID_REQUEST, message="The response is not valid JSON-RPC"
+            )
+            answer = types.JSONRPCError(jsonrpc="2.0", id=reply.id, error=unusable)
         await self.loop.send(SessionMessage(answer))
 
-    async def _pass(self, message: JSONRPCRequest | JSONRPCNotification) -> None:
+    async def _pass(self, message: types.JSONRPCRequest | types.JSONRPCNotification) -> None:
         async def unanswered() -> None:
-            if isinstance(message, JSONRPCRequest):
+            if isinstance(message, types.JSONRPCRequest):
                 self._end(message.id)
 
         metadata = ServerMessageMetadata(request_context=self.caller, on_request_unanswered=unanswered)
@@ -300,7 +294,7 @@ class Session(ObjectSendStream[SessionMessage]):
                     anyio.move_on_after(_LAST_WRITE_SECONDS, shield=True),
                     suppress(anyio.BrokenResourceError),
                 ):
-                    await write(jsonrpc.error_bytes(request.id, CONNECTION_CLOSED, "Connection closed"))
+                    await write(jsonrpc.error_bytes(request.id, types.CONNECTION_CLOSED, "Connection closed"))
             raise
         finally:
             if self._plain.get(key := coerce_request_id(request.id)) is scope:

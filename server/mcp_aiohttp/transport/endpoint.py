@@ -15,15 +15,9 @@ from typing import Any
 import anyio
 from aiohttp import hdrs, web
 from mcp.server.connection import Connection
+from mcp.shared import inbound
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import NoBackChannelError
-from mcp.shared.inbound import (
-    ERROR_CODE_HTTP_STATUS,
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    InboundModernRoute,
-)
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp.shared.message import ServerMessageMetadata
 from mcp.shared.transport_context import TransportContext
@@ -34,25 +28,9 @@ from multidict import CIMultiDictProxy
 from mcp_aiohttp.fastpath import CALL, FastPath, FastRequest
 from mcp_aiohttp.guard import CALLER, asks_for_websocket, refusal
 from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.eras import envelope_version, era_of, header_mismatch
-from mcp_aiohttp.protocol.jsonrpc import (
-    BODY_TIMEOUT,
-    INVALID_REQUEST,
-    MESSAGE_TOO_LARGE,
-    METHOD_NOT_ALLOWED,
-    PARSE_ERROR,
-    UNSUPPORTED_MEDIA_TYPE,
-    InvalidRequestError,
-    Notification,
-    ParseError,
-    Refusal,
-    Request,
-    as_message,
-    error_bytes,
-    notification_bytes,
-    parse_in_thread_if_long,
-)
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets, hang_up
 
@@ -94,17 +72,15 @@ class McpEndpoint:
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
         """Answer one HTTP request.
-
-        Raises:
-            Refusal: this endpoint does not accept the message.
+        Raises Refusal: this endpoint does not accept the message.
         """
         if http.method != hdrs.METH_POST and asks_for_websocket(http):
             return await self._sockets.serve(http, self._limits.max_bytes)
         self.check(http)
         try:
-            value = await parse_in_thread_if_long(await _read_body(http, self._limits))
-        except ParseError as error:
-            raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
+            value = await jsonrpc.parse_in_thread_if_long(await _read_body(http, self._limits))
+        except jsonrpc.ParseError as error:
+            raise jsonrpc.Refusal(400, jsonrpc.PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
         if isinstance(value, list):
             if _header_version(http.headers) != BATCH_VERSION:
                 raise _bad_request("This protocol version does not accept batches.")
@@ -112,14 +88,14 @@ class McpEndpoint:
                 raise _bad_request(f"A batch holds 1 to {MAX_BATCH} messages.")
             return await self._detach(self._batch(http, value))
         try:
-            message = as_message(value)
-        except InvalidRequestError as error:
+            message = jsonrpc.as_message(value)
+        except jsonrpc.InvalidRequestError as error:
             return web.Response(body=_invalid(error), status=400, content_type="application/json")
-        if isinstance(message, Request):
+        if isinstance(message, jsonrpc.Request):
             self._check_scope(http, message)
             return await self._request(http, message)
         version = _header_version(http.headers)
-        if isinstance(message, Notification):
+        if isinstance(message, jsonrpc.Notification):
             return await self._detach(self._notification(http, message))
         if version in MODERN_PROTOCOL_VERSIONS:
             raise _bad_request("This protocol version does not accept responses.")
@@ -127,14 +103,12 @@ class McpEndpoint:
 
     def check(self, http: web.Request) -> None:
         """Check the request before its body is read.
-
-        Raises:
-            Refusal: the method, the media type or the announced length is not for this endpoint.
+        Raises Refusal: the method, the media type or the announced length is not for this endpoint.
         """
         if http.method != hdrs.METH_POST:
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 405,
-                METHOD_NOT_ALLOWED,
+                jsonrpc.METHOD_NOT_ALLOWED,
                 "method_not_allowed",
                 "This endpoint keeps no sessions: send each message by POST, or open a WebSocket.",
                 headers={hdrs.ALLOW: "POST"},
@@ -149,11 +123,9 @@ class McpEndpoint:
         if http.content_length is not None and http.content_length > self._limits.max_bytes:
             raise _too_large(self._limits)
 
-    def _check_scope(self, http: web.Request, request: Request) -> None:
+    def _check_scope(self, http: web.Request, request: jsonrpc.Request) -> None:
         """Let a client step up if its token lacks the scope of a tool and another token can have it.
-
-        Raises:
-            Refusal: 403 `insufficient_scope`, with all scopes that the next token needs.
+        Raises Refusal: 403 `insufficient_scope`, with all scopes that the next token needs.
         """
         if self._resource is None or request.method != CALL or self._server.missing_scope is None:
             return
@@ -177,7 +149,7 @@ class McpEndpoint:
         if late:
             await asyncio.wait(late, timeout=_CANCEL_SECONDS)
 
-    async def _request(self, http: web.Request, request: Request) -> web.StreamResponse:
+    async def _request(self, http: web.Request, request: jsonrpc.Request) -> web.StreamResponse:
         # A request of 2026-07-28 is cancelled with its stream, which closes when the client leaves; requests
         # of the handshake eras go on.
         try:
@@ -190,10 +162,10 @@ class McpEndpoint:
             era = era_of(request, version, http.headers, self._server.sdk.get_tool_input_schema)
             if request.method == _LISTEN and not isinstance(era, str) and not _accepts(_accept_of(http))[1]:
                 words = "Accept `text/event-stream`: the answer is a stream."
-                raise Refusal(406, INVALID_REQUEST, "not_acceptable", words)
+                raise jsonrpc.Refusal(406, jsonrpc.INVALID_REQUEST, "not_acceptable", words)
             caller = await self._caller_of(http) if request.method == _LISTEN else http[CALLER]
-        except Refusal as refusal:
-            body = error_bytes(request.id, refusal.code, refusal.message, refusal.data)
+        except jsonrpc.Refusal as refusal:
+            body = jsonrpc.error_bytes(request.id, refusal.code, refusal.message, refusal.data)
             return web.Response(body=body, status=refusal.status, content_type="application/json")
         exchange = Exchange(http, request, caller, self._keep_alive)
         work = self._by_kernel(era, exchange, request)
@@ -216,7 +188,7 @@ class McpEndpoint:
         return await channel.answer(body)
 
     async def _by_kernel(
-        self, era: InboundModernRoute | str, exchange: Exchange, request: Request
+        self, era: inbound.InboundModernRoute | str, exchange: Exchange, request: jsonrpc.Request
     ) -> web.StreamResponse:
         """Answer by the SDK's kernel.
 
@@ -233,10 +205,12 @@ class McpEndpoint:
         except asyncio.CancelledError:
             await exchange.close()
             raise
-        status = 200 if code is None or isinstance(era, str) else ERROR_CODE_HTTP_STATUS.get(code, 200)
+        status = (
+            200 if code is None or isinstance(era, str) else inbound.ERROR_CODE_HTTP_STATUS.get(code, 200)
+        )
         return await exchange.answer(body, status)
 
-    async def _notification(self, http: web.Request, notification: Notification) -> web.Response:
+    async def _notification(self, http: web.Request, notification: jsonrpc.Notification) -> web.Response:
         # The protocol's own notifications concern sessions, which do not exist here.
         if (handler := self._server.notification_handlers.get(notification.method)) is not None:
             await handler(notification.params, http[CALLER])
@@ -269,14 +243,14 @@ class McpEndpoint:
 
     async def _batched(self, http: web.Request, value: Any) -> bytes | None:
         try:
-            message = as_message(value)
-            if isinstance(message, Notification):
+            message = jsonrpc.as_message(value)
+            if isinstance(message, jsonrpc.Notification):
                 await self._notification(http, message)
-            if not isinstance(message, Request):
+            if not isinstance(message, jsonrpc.Request):
                 return None
             if message.method == "initialize":
-                raise InvalidRequestError("`initialize` must not be part of a batch", message.id)
-        except InvalidRequestError as error:
+                raise jsonrpc.InvalidRequestError("`initialize` must not be part of a batch", message.id)
+        except jsonrpc.InvalidRequestError as error:
             return _invalid(error)
         exchange = Exchange(http, message, http[CALLER], self._keep_alive, streaming=False)
         try:
@@ -369,7 +343,7 @@ class Exchange(Channel):
     def __init__(
         self,
         http: web.Request,
-        request: Request,
+        request: jsonrpc.Request,
         caller: Caller,
         keep_alive: float,
         *,
@@ -389,9 +363,7 @@ class Exchange(Channel):
         self, method: str, _params: Mapping[str, Any] | None, _opts: CallOptions | None = None
     ) -> dict[str, Any]:
         """Refuse: there is no back channel to the client.
-
-        Raises:
-            NoBackChannelError: always.
+        Raises NoBackChannelError: always.
         """
         raise NoBackChannelError(method)
 
@@ -400,7 +372,7 @@ class Exchange(Channel):
     ) -> None:
         """Send a notification on the answer's stream; dropped if the client does not accept a stream."""
         if self._at_all:
-            await self._write(_event(notification_bytes(method, params)))
+            await self._write(_event(jsonrpc.notification_bytes(method, params)))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         if self._token is None:
@@ -429,20 +401,18 @@ def _event(body: bytes) -> bytes:
     return b"event: message\ndata: " + body + b"\n\n"
 
 
-def _header_version(headers: CIMultiDictProxy[str], request: Request | None = None) -> str:
+def _header_version(headers: CIMultiDictProxy[str], request: jsonrpc.Request | None = None) -> str:
     """Return the protocol version in the headers; `request` is the message that they came with, if any.
-
-    Raises:
-        Refusal: 400, the version is not one that this server speaks, or a routing header occurs twice.
+    Raises Refusal: 400, the version is not one that this server speaks, or a routing header occurs twice.
     """
-    for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER):
+    for name in (inbound.MCP_PROTOCOL_VERSION_HEADER, inbound.MCP_METHOD_HEADER, inbound.MCP_NAME_HEADER):
         if len(headers.getall(name, ())) > 1:
             raise header_mismatch(f"The header {name} comes more than once.")
-    version = headers.get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_VERSION)
+    version = headers.get(inbound.MCP_PROTOCOL_VERSION_HEADER, DEFAULT_VERSION)
     if version not in _SERVED:
         # A caller of 2026-07-28 gets the versions that `server/discover` gives.
         modern = request is not None and envelope_version(request) is not None
-        refusal = Refusal(
+        refusal = jsonrpc.Refusal(
             400, UNSUPPORTED_PROTOCOL_VERSION, "unsupported_protocol_version", "Unsupported protocol version"
         )
         served = MODERN_PROTOCOL_VERSIONS if modern else _SERVED
@@ -453,9 +423,7 @@ def _header_version(headers: CIMultiDictProxy[str], request: Request | None = No
 
 async def _read_body(request: web.Request, limits: BodyLimits) -> bytes:
     """Return the whole body; reading stops at the limit.
-
-    Raises:
-        Refusal: 413 over the limit, 408 if it stopped coming, 400 if its framing is broken.
+    Raises Refusal: 413 over the limit, 408 if it stopped coming, 400 if its framing is broken.
     """
     if request.content.is_eof():  # came whole with its headers, as nearly always
         body = request.content.read_nowait()
@@ -476,31 +444,31 @@ async def _read_body(request: web.Request, limits: BodyLimits) -> bytes:
                 patience.reschedule(min(loop.time() + limits.read_timeout, deadline))
     except TimeoutError:
         raise _broken(
-            408, BODY_TIMEOUT, "body_timeout", "The body of the message did not arrive in time."
+            408, jsonrpc.BODY_TIMEOUT, "body_timeout", "The body of the message did not arrive in time."
         ) from None
     except web.RequestPayloadError:
-        raise _broken(400, PARSE_ERROR, "parse_error", "The body of the request is broken.") from None
+        raise _broken(400, jsonrpc.PARSE_ERROR, "parse_error", "The body of the request is broken.") from None
     return b"".join(pieces)
 
 
-def _wrong_type(message: str) -> Refusal:
-    return _broken(415, UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+def _wrong_type(message: str) -> jsonrpc.Refusal:
+    return _broken(415, jsonrpc.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
 
 
-def _too_large(limits: BodyLimits) -> Refusal:
+def _too_large(limits: BodyLimits) -> jsonrpc.Refusal:
     message = f"The message is larger than {limits.max_bytes} bytes, the limit on one message."
-    return _broken(413, MESSAGE_TOO_LARGE, "message_too_large", message, limit_bytes=limits.max_bytes)
+    return _broken(413, jsonrpc.MESSAGE_TOO_LARGE, "message_too_large", message, limit_bytes=limits.max_bytes)
 
 
-def _broken(status: int, code: int, error_type: str, message: str, **details: int) -> Refusal:
+def _broken(status: int, code: int, error_type: str, message: str, **details: int) -> jsonrpc.Refusal:
     # The rest of the body is not read, so the connection cannot carry another request.
-    return Refusal(status, code, error_type, message, close=True, details=details)
+    return jsonrpc.Refusal(status, code, error_type, message, close=True, details=details)
 
 
-def _bad_request(message: str) -> Refusal:
-    return Refusal(400, INVALID_REQUEST, "invalid_request", message)
+def _bad_request(message: str) -> jsonrpc.Refusal:
+    return jsonrpc.Refusal(400, jsonrpc.INVALID_REQUEST, "invalid_request", message)
 
 
-def _invalid(error: InvalidRequestError) -> bytes:
+def _invalid(error: jsonrpc.InvalidRequestError) -> bytes:
     data = {"error_type": "invalid_request"}
-    return error_bytes(error.id, INVALID_REQUEST, f"Invalid request: {error}", data)
+    return jsonrpc.error_bytes(error.id, jsonrpc.INVALID_REQUEST, f"Invalid request: {error}", data)

@@ -41,16 +41,8 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPC
 from mcp_aiohttp.authentication import TrustedProxies
 from mcp_aiohttp.guard import CALLER, route_of
 from mcp_aiohttp.options import STALLED_SECONDS, Bounds, SocketLimits
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import Caller
-from mcp_aiohttp.protocol.jsonrpc import (
-    BAD_HANDSHAKE,
-    TOO_MANY_CONNECTIONS,
-    Refusal,
-    error_bytes,
-    notification_bytes,
-    request_bytes,
-    result_bytes,
-)
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.session import Session, session
 
@@ -83,9 +75,7 @@ class SocketPlaces:
     @contextmanager
     def taken(self, http: web.Request) -> Iterator[None]:
         """Hold one place within the block.
-
-        Raises:
-            Refusal: 503, the limit is reached.
+        Raises Refusal: 503, the limit is reached.
         """
         address = self._proxies.client_of(http) or http.remote or ""
         owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
@@ -95,9 +85,9 @@ class SocketPlaces:
             limit, words = self._limits.per_address, "are open from your address."
             full = self._of[owner] >= limit
         if full:
-            raise Refusal(
+            raise jsonrpc.Refusal(
                 503,
-                TOO_MANY_CONNECTIONS,
+                jsonrpc.TOO_MANY_CONNECTIONS,
                 "too_many_websockets",
                 f"{limit} WebSockets {words} Close some, or send messages by POST.",
                 headers={hdrs.RETRY_AFTER: str(_RETRY_SECONDS)},
@@ -133,10 +123,8 @@ class WebSockets:
 
     async def serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
         """Serve one connection until it ends; a message has at most `max_bytes`.
-
-        Raises:
-            Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, the limit of open WebSockets is
-                reached.
+        Raises Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, the limit of open
+        WebSockets is reached.
         """
         with self._places.taken(http):
             # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
@@ -174,7 +162,7 @@ def _check_handshake(http: web.Request, socket: _Socket) -> None:
     if http.headers.get(hdrs.SEC_WEBSOCKET_VERSION) != VERSION:
         words = "Open the WebSocket with `Sec-WebSocket-Version: 13`."
         headers: dict[str, str] = {hdrs.SEC_WEBSOCKET_VERSION: VERSION, hdrs.UPGRADE: "websocket"}
-        raise Refusal(426, BAD_HANDSHAKE, "upgrade_required", words, headers=headers)
+        raise jsonrpc.Refusal(426, jsonrpc.BAD_HANDSHAKE, "upgrade_required", words, headers=headers)
     try:
         is_handshake = bool(socket.can_prepare(http))
     except ValueError:  # a key that is not even ASCII
@@ -183,7 +171,7 @@ def _check_handshake(http: web.Request, socket: _Socket) -> None:
         words = (
             "This is not a WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
         )
-        raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words)
+        raise jsonrpc.Refusal(400, jsonrpc.BAD_HANDSHAKE, "bad_handshake", words)
 
 
 class _Socket(web.WebSocketResponse):
@@ -239,28 +227,24 @@ class _Outbox(ObjectSendStream[SessionMessage]):
 
     async def send(self, item: SessionMessage) -> None:
         """Send a message of the SDK's.
-
-        Raises:
-            anyio.BrokenResourceError: the peer no longer reads.
+        Raises anyio.BrokenResourceError: the peer no longer reads.
         """
         message = item.message
         match message:
             case JSONRPCResponse():
-                data = result_bytes(message.id, message.result)
+                data = jsonrpc.result_bytes(message.id, message.result)
             case JSONRPCError():
                 error = message.error
-                data = error_bytes(message.id, error.code, error.message, error.data)
+                data = jsonrpc.error_bytes(message.id, error.code, error.message, error.data)
             case JSONRPCNotification():
-                data = notification_bytes(message.method, message.params)
+                data = jsonrpc.notification_bytes(message.method, message.params)
             case JSONRPCRequest():
-                data = request_bytes(message.id, message.method, message.params)
+                data = jsonrpc.request_bytes(message.id, message.method, message.params)
         await self.write(data)
 
     async def write(self, data: bytes, kind: WSMsgType = WSMsgType.TEXT) -> None:
         """Send a frame.
-
-        Raises:
-            anyio.BrokenResourceError: the peer no longer reads.
+        Raises anyio.BrokenResourceError: the peer no longer reads.
         """
         async with self._turn:
             await self._room()
@@ -357,7 +341,7 @@ class _Connection:
                 case WSMsgType.TEXT:
                     try:
                         client.recognise(await self.caller_of(self.http))
-                    except Refusal:  # its token was valid at the upgrade, and is no longer
+                    except jsonrpc.Refusal:  # its token was valid at the upgrade, and is no longer
                         return WSCloseCode.POLICY_VIOLATION
                     self.taken += 1
                     await client.take(message.data.encode())

@@ -15,14 +15,8 @@ import msgspec
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.semantics import documents as rules
 from kb_contracts.semantics.access import check_changes, check_stays
-from kb_contracts.semantics.documents import (
-    check_tags_fit,
-    check_version,
-    document_not_found,
-    not_a_note,
-    tag_not_found,
-)
 from kb_contracts.semantics.feedback import Vote, Votes, feedback_of, tally, voted
 from kb_contracts.semantics.search import GONE, checked, find_quote, headings_of
 from kb_contracts.semantics.sources import scope_after_removal, scope_after_tags, source_not_found
@@ -67,14 +61,14 @@ class Documents:
         standing = self._by_uid.get(key) if isinstance(key, str) else key
         found = standing if standing in self.by_id else self.history.number(key, now)
         if found is None:
-            raise document_not_found(key)
+            raise rules.document_not_found(key)
         return found
 
     def find(self, key: int | str) -> Stored:
         """Return the document with this number or uid."""
         document_id = self._by_uid.get(key) if isinstance(key, str) else key
         if document_id is None or (stored := self.by_id.get(document_id)) is None:
-            raise document_not_found(key)
+            raise rules.document_not_found(key)
         return stored
 
     def with_content(self, key: DedupKey) -> Iterator[Stored]:
@@ -95,8 +89,8 @@ class Documents:
         """Return a note, checking that it has each `expected` version; None accepts any."""
         stored = self.find(document_id)
         if stored.document.doc_type != "note":
-            raise not_a_note(document_id)
-        check_version(stored.document.version, *expected)
+            raise rules.not_a_note(document_id)
+        rules.check_version(stored.document.version, *expected)
         return stored
 
     def set_metadata(
@@ -104,7 +98,7 @@ class Documents:
     ) -> Stored:
         """Replace the metadata. Equal metadata change nothing."""
         stored = self.find(key)
-        check_version(stored.document.version, expected)
+        rules.check_version(stored.document.version, expected)
         if metadata == stored.document.metadata:
             return stored
         return self.change(stored, stored, now, metadata=metadata)
@@ -114,9 +108,9 @@ class Documents:
     ) -> Stored:
         """Add tags. Without a new tag nothing changes."""
         stored = self.find(key)
-        check_version(stored.document.version, expected)
+        rules.check_version(stored.document.version, expected)
         check_changes(reach, tags)
-        check_tags_fit(stored.document.tags, tags)
+        rules.check_tags_fit(stored.document.tags, tags)
         return self._add_tags(stored, tags, now)
 
     def _add_tags(self, stored: Stored, tags: Sequence[str], now: int) -> Stored:
@@ -138,12 +132,12 @@ class Documents:
     ) -> Stored:
         """Remove a tag and then add another one, if given."""
         stored = self.find(key)
-        check_version(stored.document.version, expected)
+        rules.check_version(stored.document.version, expected)
         added = [] if add is None else [add]
         check_changes(reach, [tag, *added])
         check_stays(reach, [*(each for each in stored.document.tags if each != tag), *added])
         if tag not in stored.document.tags:
-            raise tag_not_found(tag)
+            raise rules.tag_not_found(tag)
         kept = [each for each in stored.document.tags if each != tag]
         kind, sha256, scope = stored.dedup_key
         new = replace(stored, dedup_key=(kind, sha256, scope_after_removal(scope, tag, [*kept, *added])))
@@ -166,7 +160,7 @@ class Documents:
     ) -> m.Removed:
         """Remove one document."""
         document = self.find(key).document
-        check_version(document.version, expected)
+        rules.check_version(document.version, expected)
         removed = self.remove([key], now, purge=purge)
         removed.document_id, removed.document_uid = document.id, document.uid
         return removed
@@ -187,7 +181,7 @@ class Documents:
     def remove_source(self, key: int | str, path: str, expected: int | None, now: int) -> m.Removed:
         """Remove a source path, and the document with its last source."""
         stored = self.find(key)
-        check_version(stored.document.version, expected)
+        rules.check_version(stored.document.version, expected)
         if path not in stored.document.source_paths:
             raise source_not_found(path)
         if stored.holder.goes_with(path):

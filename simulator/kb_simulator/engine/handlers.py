@@ -24,17 +24,8 @@ from kb_contracts.api.content import FileContent
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
 from kb_contracts.api.operations import AnyOperation, DocumentQuery, NoQuery
+from kb_contracts.semantics import documents as rules
 from kb_contracts.semantics.access import check_submission, check_whole
-from kb_contracts.semantics.documents import (
-    check_confirmed,
-    check_metadata,
-    check_note_text,
-    check_ocr,
-    check_original_kept,
-    check_patch,
-    document_key,
-    picture_of,
-)
 from kb_contracts.semantics.history import is_question
 from kb_contracts.semantics.requests import RateWindows, request_fingerprint
 from kb_http.mount import Handler, handlers_of
@@ -211,15 +202,15 @@ async def search(incoming: Incoming) -> m.SearchResponse:
 async def create_job(incoming: Incoming) -> m.Job:
     call, reach = CURRENT.get(), incoming.access.reach
     if call.upload is None:
-        check_note_text(incoming.body.text)
-        check_metadata(incoming.body.metadata)
+        rules.check_note_text(incoming.body.text)
+        rules.check_metadata(incoming.body.metadata)
         check_submission(reach, incoming.body.tags)
         note = submissions.note(call.identity, incoming.body, reach)
         return call.namespace.state.accept(note, _retry(incoming))
     received, fmt = call.upload.received, call.upload.format
-    check_metadata(received.fields.metadata)
+    rules.check_metadata(received.fields.metadata)
     check_submission(reach, received.fields.tags)
-    check_ocr(received.fields, fmt)
+    rules.check_ocr(received.fields, fmt)
     content: Extraction | m.JobError
     try:
         content = await extract(call.upload.data, fmt, force_ocr=received.fields.force_ocr)
@@ -270,16 +261,16 @@ async def list_documents(incoming: Incoming) -> m.DocumentList:
 
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
     documents, query = _seen(incoming), incoming.query
-    document = documents.detail(document_key(incoming.path["document_id"]), query)
+    document = documents.detail(rules.document_key(incoming.path["document_id"]), query)
     if query.similar and document.doc_type == "note":
         document.similar = similar_to(documents, document, query.similar, CURRENT.get().reads.now())
     return document
 
 
 async def get_original(incoming: Incoming) -> FileContent:
-    stored = _seen(incoming).find(document_key(incoming.path["document_id"]))
+    stored = _seen(incoming).find(rules.document_key(incoming.path["document_id"]))
     document, data = stored.document, stored.original
-    check_original_kept(document)
+    rules.check_original_kept(document)
     assert data is not None, "its document says that it is kept"
 
     async def blocks() -> AsyncGenerator[bytes, None]:
@@ -292,10 +283,10 @@ async def get_original(incoming: Incoming) -> FileContent:
 
 async def get_picture(incoming: Incoming) -> m.Picture:
     documents, query = _seen(incoming), incoming.query
-    key = document_key(incoming.path["document_id"])
+    key = rules.document_key(incoming.path["document_id"])
     chunks = DocumentQuery(chunk_offset=query.chunk or 0, chunk_limit=0 if query.chunk is None else 1)
     document, original = documents.detail(key, chunks), documents.find(key).original
-    page, text = picture_of(document, query.page)
+    page, text = rules.picture_of(document, query.page)
     assert original is not None, "its document says that it is kept"
     try:
         with _opened(original) as source:
@@ -325,7 +316,7 @@ async def get_version(incoming: Incoming) -> m.PastVersionDetail:
 
 
 async def restore_version(incoming: Incoming) -> m.Document:
-    key, version = document_key(incoming.path["document_id"]), incoming.path["version"]
+    key, version = rules.document_key(incoming.path["document_id"]), incoming.path["version"]
     reach = incoming.access.reach
 
     def restore(state: State, now: int) -> m.Document:
@@ -338,7 +329,7 @@ async def restore_version(incoming: Incoming) -> m.Document:
 
 
 async def purge_versions(incoming: Incoming) -> m.Purged:
-    key = document_key(incoming.path["document_id"])
+    key = rules.document_key(incoming.path["document_id"])
 
     def purge(state: State, now: int) -> m.Purged:
         seen = state.seen(incoming.access.reach)
@@ -358,7 +349,7 @@ async def list_trash(incoming: Incoming) -> m.PastVersionList:
 def _looked_at(incoming: Incoming) -> tuple[Documents, int, int]:
     """Return the documents, the time, and the number of the document in the path."""
     seen, now = _seen(incoming), CURRENT.get().reads.now()
-    return seen, now, seen.number(document_key(incoming.path["document_id"]), now)
+    return seen, now, seen.number(rules.document_key(incoming.path["document_id"]), now)
 
 
 def _seen(incoming: Incoming) -> Documents:
@@ -368,7 +359,7 @@ def _seen(incoming: Incoming) -> Documents:
 
 def _change_found(incoming: Incoming, effect: Callable[[Documents, int | str, int], A]) -> A:
     """Like `_change`, for the document in the path."""
-    key = document_key(incoming.path["document_id"])
+    key = rules.document_key(incoming.path["document_id"])
 
     def change(state: State, now: int) -> A:
         state.seen(incoming.access.reach).find(key)
@@ -383,7 +374,7 @@ async def remove_source(incoming: Incoming) -> m.Removed:
 
 
 async def clear_documents(incoming: Incoming) -> m.Removed:
-    check_confirmed(incoming.query.confirm)
+    rules.check_confirmed(incoming.query.confirm)
     check_whole(incoming.access.reach)
     state = CURRENT.get().namespace.state
     return state.clear(_retry(incoming), collections=incoming.query.collections)
@@ -392,7 +383,7 @@ async def clear_documents(incoming: Incoming) -> m.Removed:
 async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     """Return the changed document if the update finishes in time, or else its job."""
     patch: m.NotePatch = incoming.body
-    check_patch(patch)
+    rules.check_patch(patch)
     call = CURRENT.get()
     state = call.namespace.state
     number, reach, version = incoming.path["document_id"], incoming.access.reach, incoming.if_match
@@ -408,7 +399,7 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
 
 
 async def set_metadata(incoming: Incoming) -> m.Document:
-    check_metadata(incoming.body.metadata)
+    rules.check_metadata(incoming.body.metadata)
     metadata, version = incoming.body.metadata, incoming.if_match
     return _change_found(
         incoming, lambda base, key, now: base.set_metadata(key, metadata, version, now).document

@@ -21,6 +21,7 @@ from msgspec import UNSET
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
+from kb_contracts.semantics import search as rules
 from kb_contracts.semantics.collections import (
     check_same_collection,
     first_collections,
@@ -33,17 +34,6 @@ from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.documents import similar_notes
 from kb_contracts.semantics.query import ParsedQuery
 from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
-from kb_contracts.semantics.search import (
-    PREFERRED_POOL,
-    date_window,
-    headings_of,
-    mark_without_phrase,
-    mode_of,
-    preferring,
-    presented,
-    query_of,
-    relaxed,
-)
 from kb_simulator.determinism import microseconds_of, moment_of
 from kb_simulator.engine.collections import Collections, estimated_tokens
 from kb_simulator.engine.documents import Documents
@@ -74,7 +64,7 @@ def search(
     if request.cursor is not None:
         answer = _after_cursor(documents, request, reach)
     else:
-        answer = _search(documents, request, query_of(request), now)
+        answer = _search(documents, request, rules.query_of(request), now)
     return _page(documents, answer, request, reach)
 
 
@@ -82,12 +72,12 @@ def _search(
     documents: Documents, request: m.SearchRequest, query: ParsedQuery, now: int, also: Sequence[Test] = ()
 ) -> m.SearchResponse:
     """Like `search`, for a parsed query; documents must also pass the tests in `also`."""
-    mode, owners = mode_of(request), documents.owners
+    mode, owners = rules.mode_of(request), documents.owners
     plan = None if request.ranking is None else ranking_plan(request.query, request.ranking, PLAIN)
     pool = max(
         pool_for(request),
         0 if plan is None else pool_size(request.top),
-        0 if query.preferred is None else PREFERRED_POOL,
+        0 if query.preferred is None else rules.PREFERRED_POOL,
     )
     allowed: set[int] | None = None  # document ids, or None for all
     if tests := [*_tests(request), *also]:
@@ -106,7 +96,7 @@ def _search(
         passing = {
             key
             for key, (stored, chunk) in chunks.items()
-            if wording.passes(stored.document.title, headings_of(chunk), chunk.text)
+            if wording.passes(stored.document.title, rules.headings_of(chunk), chunk.text)
         }
         scores = {key: score for key, score in scores.items() if key in passing}
     if (least := request.min_score) > 0:
@@ -125,7 +115,7 @@ def _search(
             and (passing is None or chunk_id in passing)
         )
         best += islice(far, pool - len(best))
-    if not best and (others := relaxed(query, request)) is not None:
+    if not best and (others := rules.relaxed(query, request)) is not None:
         beside = _search(documents, request, others, now, also)
         return msgspec.structs.replace(beside, total=0, weak=True)
 
@@ -145,7 +135,7 @@ def _search(
 
     results = [result(key, score) for score, key in best]
     if query.preferred is not None:
-        results = preferring(results, query.preferred)
+        results = rules.preferring(results, query.preferred)
     if plan is not None:
         results = in_final_order(results, documents.votes(), plan, moment_of(now))
     return m.SearchResponse(
@@ -187,10 +177,10 @@ def _page(
     """Reduce the answer to one page."""
     places, results = places_of(answer.results) if request.pages else [], answer.results[: request.top]
     if not answer.total:
-        mark_without_phrase(results, query_of(request))
+        rules.mark_without_phrase(results, rules.query_of(request))
     if request.neighbors and request.detail == "full":
         results = [documents.with_neighbors(each, request.neighbors) for each in results]
-    answer.results, answer.omitted = presented(results, request, estimated_tokens)
+    answer.results, answer.omitted = rules.presented(results, request, estimated_tokens)
     if places and (rest := places_after(places, answer.results)):
         answer.next_cursor = cursor_after(request, answer, rest, reach)
     return answer
@@ -218,7 +208,7 @@ def _tests(request: m.SearchRequest) -> list[Test]:
     wanted, any_of = frozenset(request.tags), frozenset(request.tags_any)
     formats, kinds = frozenset(map(str.lower, filters.format or ())), frozenset(filters.source_type or ())
     prefix, doc_type = filters.source_path_prefix, request.doc_type
-    start, end = date_window(filters)
+    start, end = rules.date_window(filters)
     low = microseconds_of(start) if start else -(1 << 62)
     high = microseconds_of(end) if end else 1 << 62
     by_creation = filters.date_field == "created_at"

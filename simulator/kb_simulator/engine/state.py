@@ -21,15 +21,8 @@ from kb_contracts.access.reach import EVERYTHING, Access, Reach
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
+from kb_contracts.semantics import jobs as rules
 from kb_contracts.semantics.history import QUESTION_DAYS, growth_of
-from kb_contracts.semantics.jobs import (
-    Event,
-    check_queue_room,
-    job_finished,
-    job_not_found,
-    job_not_retryable,
-    open_failures,
-)
 from kb_contracts.semantics.sources import left_out
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine import commits
@@ -248,9 +241,9 @@ class State:
     def _cancel(self, job_id: str, now: int, reach: Reach | None = None) -> m.Job:
         record = self._record(job_id, reach)
         if record.ended:
-            raise job_finished(record.job.status)
+            raise rules.job_finished(record.job.status)
         seen = replace(record, job=record.at(self.now()))
-        job = seen.after(Event.CANCEL, estimated_seconds=None, finished_at=rfc3339(now))
+        job = seen.after(rules.Event.CANCEL, estimated_seconds=None, finished_at=rfc3339(now))
         return self._ended(record, job)
 
     def retry_job(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
@@ -259,11 +252,11 @@ class State:
         def effect(now: int) -> m.Job:
             record = self._record(job_id, reach)
             if not record.job.retryable:
-                raise job_not_retryable(record.job.status)
-            check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
+                raise rules.job_not_retryable(record.job.status)
+            rules.check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
             wanted = record.submission
             job = record.after(
-                Event.RETRY,
+                rules.Event.RETRY,
                 step=QUEUED,
                 progress=0.0,
                 completed_steps=0,
@@ -351,7 +344,7 @@ class State:
             started_at=rfc3339(self.started),
             last_updated=None if updated is None else rfc3339(updated),
             features=["access"],
-            open_failures=open_failures(
+            open_failures=rules.open_failures(
                 (each.job.status, each.job.error.code if each.job.error else None, origin_of(each.submission))
                 for each in self._records(access.reach)
             ),
@@ -368,7 +361,7 @@ class State:
     def _record(self, job_id: str, reach: Reach | None = None) -> JobRecord:
         record = self.jobs.get(job_id)
         if record is None or not (reach is None or is_job_within(record, self._documents, reach)):
-            raise job_not_found(job_id)
+            raise rules.job_not_found(job_id)
         return record
 
     def _records(self, reach: Reach | None) -> list[JobRecord]:
@@ -378,7 +371,7 @@ class State:
 
     def _queued(self, wanted: Submission | Update, now: int, **members: Any) -> m.Job:
         """Return a new waiting job."""
-        check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
+        rules.check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
         identity = wanted.identity
         ids: Iterator[str] = (self.seeded.uuid("job", identity, again) for again in range(1 << 30))
         absent = ("document_id", "document_uid", "filename", "error", "started_at", "finished_at")
@@ -418,7 +411,7 @@ class State:
         if record.policy != Stuck(step=QUEUED):
             attempts, total = record.job.attempts + 1, len(STEPS)
             job = record.after(
-                Event.TAKE, step=STEPS[0], attempts=attempts, started_at=rfc3339(now), total_steps=total
+                rules.Event.TAKE, step=STEPS[0], attempts=attempts, started_at=rfc3339(now), total_steps=total
             )
             record = replace(record, job=job, accepted=now)
         self.jobs[job_id] = record

@@ -25,17 +25,10 @@ from kb_contracts.access.reach import ACCESS, Reach
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
+from kb_http import mount
 from kb_http.connections import ConnectionTable, connection_log
 from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
 from kb_http.listening import Listener, listen
-from kb_http.mount import (
-    HEADER_BYTES,
-    REQUEST_LINE_BYTES,
-    build_application,
-    engine_admission,
-    is_probe,
-    problem_response,
-)
 from kb_http.requests import check_framing, check_origin, check_unrepeated, token_of, unauthorized
 from kb_simulator.determinism import Clock, ClockMode
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
@@ -69,13 +62,13 @@ def build_app(
     async def outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             check_framing(request)
-            if not is_probe(request):
+            if not mount.is_probe(request):
                 check_unrepeated(request.headers)
             if not namespaces.key_for(request.headers):
                 check_origin(request.headers, host)
             namespace = namespaces.chosen_by(request.headers)
         except EngineError as error:
-            return problem_response(error)
+            return mount.problem_response(error)
         resource = request.match_info.route.resource
         operation = _BY_ROUTE.get((request.method, resource.canonical if resource else ""))
         refused = _key_refusal(namespace, request)
@@ -91,7 +84,7 @@ def build_app(
     async def let_go(_app: web.Application) -> None:
         namespaces.release()
 
-    app = build_application(handlers(), published=published)
+    app = mount.build_application(handlers(), published=published)
     app.middlewares.insert(0, outermost)
     app.on_shutdown.append(let_go)
     return app
@@ -103,7 +96,7 @@ def _caller(request: web.Request) -> str:
 
 
 def _key_refusal(namespace: Namespace, request: web.Request) -> EngineError | None:
-    if not namespace.api_key or is_probe(request):
+    if not namespace.api_key or mount.is_probe(request):
         return None
     presented = token_of(request.headers).encode("utf-8", "surrogateescape")
     if hmac.compare_digest(presented, namespace.api_key.encode()):
@@ -154,7 +147,7 @@ async def _answer(
     async def perform() -> web.StreamResponse:
         """Run the operation."""
         if refused is not None:
-            return problem_response(refused)
+            return mount.problem_response(refused)
         CURRENT.set(Call(namespace, entry.identity, plan.stale or namespace.state, upload))
         response = await handler(request)
         entry.done = response.status < 400
@@ -194,12 +187,12 @@ async def _under(
             return ResetResponse()
         case f.Status(code=code, detail=detail, retry_after=seconds):
             members = {} if seconds is None else {"retry_after": seconds}
-            return problem_response(EngineError(code, detail, **members))
+            return mount.problem_response(EngineError(code, detail, **members))
         case f.RateLimit(code=code):
             # Whole seconds are rounded up, so that a caller that waits for Retry-After is accepted.
             wait = max(_LEAST_RETRY_SECONDS, plan.retry_after)
             detail = "Too many requests. Wait as Retry-After says."
-            response = problem_response(EngineError(code, detail, retry_after=wait))
+            response = mount.problem_response(EngineError(code, detail, retry_after=wait))
             response.headers["Retry-After"] = str(math.ceil(wait))
             return response
         case f.HttpStatus(status=status):
@@ -348,15 +341,15 @@ class Simulator:
         await self._stop()
 
     async def _listen(self, app: web.Application, host: str, port: int) -> str:
-        engine_admission().install(app)
+        mount.engine_admission().install(app)
         runner = web.AppRunner(
             app,
             access_log=None,
             logger=connection_log(),
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_SECONDS,
-            max_line_size=REQUEST_LINE_BYTES,
-            max_field_size=HEADER_BYTES,
+            max_line_size=mount.REQUEST_LINE_BYTES,
+            max_field_size=mount.HEADER_BYTES,
         )
         self._runners.append(runner)
         await runner.setup()

@@ -33,7 +33,7 @@ def test_a_replaced_text_is_shown_compared_and_brought_back(kb: Kb) -> None:
 def test_a_long_text_is_shown_whole(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
     note = str(kb.note("granite quarry"))
     kb.json("updatenote", note, "basalt")
-    monkeypatch.setattr("kb_cli.history.MAX_TEXT_SLICE", 4)
+    monkeypatch.setattr("kb_contracts.api.operations.MAX_TEXT_SLICE", 4)
     assert kb("history", note, "1")[1].endswith("\ngranite quarry\n")
 
 

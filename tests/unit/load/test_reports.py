@@ -184,9 +184,11 @@ def test_a_short_run_is_not_judged_as_a_soak() -> None:
     assert broken_by_soak(SoakBudget(from_seconds=300, server_mib_per_minute=1.0), samples, 60) == []
 
 
-@pytest.mark.parametrize("name", ["budgets.toml", "budgets-engine.toml"])
-def test_the_budgets_that_come_along_can_be_read(name: str) -> None:
-    budgets = read_budgets(ROOT / "load" / "kb_load" / name)
+@pytest.mark.parametrize(
+    "path", ["load/kb_load/budgets.toml", "load/kb_load/budgets-engine.toml", "tests/tiers/load.toml"]
+)
+def test_the_budgets_that_come_along_can_be_read(path: str) -> None:
+    budgets = read_budgets(ROOT / path)
     assert {"kb_search", "kb_addnote", "kb_upload_chunk", "PUT upload_url"} <= set(budgets.tools)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kb_load.pdf import pdf_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Limits, PagesCounted, Progress
 from kb_readers.pdf import check_page_tree, read_pdf, title_of_pdf
@@ -23,6 +22,7 @@ from tests.support.documents import (
     seen_pdf,
     sentence_of_page,
 )
+from tests.support.pdfs import pdf_of
 from tests.support.reading import refusal
 
 refused = partial(refusal, read_pdf)

@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 from kb_contracts.api.formats import FORMATS
-from kb_load.pdf import pdf_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Extraction, Limits, Page, Picture
 from kb_readers.pdf_picture import LONGEST_SIDE, MOST_PIXELS, draw_pdf, matching_runs
 from kb_readers.readers import draw_file
 from kb_verify.files import locked_pdf, pdf_file, pdf_stream
 from tests.support.documents import bushy_pdf, looping_pdf, nested_pdf, seen_pdf
+from tests.support.pdfs import pdf_of
 
 PDF = FORMATS["pdf"]
 LINE = "The granite of the quarry weighs more"

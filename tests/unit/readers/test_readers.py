@@ -16,7 +16,6 @@ from openpyxl import Workbook
 from pptx import Presentation
 
 from kb_contracts.api.formats import FORMATS
-from kb_load.pdf import pdf_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.grammars import GRAMMARS
 from kb_readers.model import DEFAULT_LIMITS, Context, Extraction
@@ -24,6 +23,7 @@ from kb_readers.readers import READERS
 from tests.support.documents import docx_of, odf
 from tests.support.epubs import book
 from tests.support.old_office import doc, msg, number_cell, placed, ppt, record, text_cell, xls
+from tests.support.pdfs import pdf_of
 from tests.support.reading import Read, read_path, refusal
 
 

@@ -12,9 +12,7 @@ from kb_engine.index.port import Vectors
 
 def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
     """Return the vectors of `count` texts in order, each of length 1; `dimensions` 0 allows any.
-
-    Raises:
-        BadAnswer: malformed JSON, a wrong number of vectors, or an invalid vector.
+    Raises BadAnswer: malformed JSON, a wrong number of vectors, or an invalid vector.
     """
     try:
         items = msgspec.json.decode(body, type=_Answer).data

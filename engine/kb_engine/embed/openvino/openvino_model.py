@@ -45,9 +45,7 @@ class OpenVinoSession:
 
     A compiled model runs one text at a time, so there is one per concurrent run; they share the weights.
     `at_once` of them are compiled now, more on demand.
-
-    Raises:
-        EmbedderUnavailable: the package is missing, or this is not a model.
+    Raises EmbedderUnavailable: the package is missing, or this is not a model.
     """
 
     def __init__(self, model: bytes, *, at_once: int) -> None:

@@ -93,9 +93,7 @@ class ArrayFile:
 
     def check(self) -> None:
         """Read the whole file and compare the CRCs of its sections.
-
-        Raises:
-            UnreadableIndexFile: a section is damaged.
+        Raises UnreadableIndexFile: a section is damaged.
         """
         for name, array in self.arrays.items():
             if _crc(array) != self._sections[name].crc:
@@ -140,9 +138,7 @@ class ArrayFileWriter:
 
     def expect_complete(self) -> None:
         """Check that all sections were written.
-
-        Raises:
-            ValueError: a section is missing, or shorter than announced.
+        Raises ValueError: a section is missing, or shorter than announced.
         """
         for name in self._dtypes:
             if name not in self.sections or self._places[name] != _end(self.sections[name]):

@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded import postings, word_order
-from kb_engine.index.embedded.array_file import (
-    ArrayFile,
-    ArrayFileWriter,
-    Attribute,
-    UnreadableIndexFile,
-    new_array_file,
-)
+from kb_engine.index.embedded import array_file, postings, word_order
 from kb_engine.index.embedded.postings import Postings, WordBlock
 from kb_engine.index.embedded.vectors import Mask, QuantisedVectors
 from kb_engine.index.embedded.word_order import MergedOrder, Order
@@ -70,13 +63,11 @@ Rest = tuple[Block, Mask | None]  # a block, and a mask of its remaining rows; N
 
 def write_segment(path: Path, parts: Sequence[Rest]) -> None:
     """Write the remaining rows of these blocks, in order. At least one block must have vectors.
-
-    Raises:
-        OSError: for example, the disk is full; no file is left behind.
+    Raises OSError: for example, the disk is full; no file is left behind.
     """
     merged = MergedPostings([(block.words.postings(), kept) for block, kept in parts])
     dimensions = parts[0][0].vectors.dimensions
-    attributes: dict[str, Attribute] = {
+    attributes: dict[str, array_file.Attribute] = {
         "analyser": min((block.analyser for block, _ in parts), key=(*EARLIER_ANALYSERS, ANALYSER).index),
         "dimensions": dimensions,
         "longest": max(block.vectors.longest for block, _ in parts),
@@ -87,7 +78,7 @@ def write_segment(path: Path, parts: Sequence[Rest]) -> None:
     order = MergedOrder(orders) if len(orders) == len(parts) else None
     dtypes = _WITHOUT_ORDER if order is None else _DTYPES
     lengths |= {} if order is None else order.lengths
-    with new_array_file(path, KIND, VERSION, attributes, dtypes, lengths) as writer:
+    with array_file.new_array_file(path, KIND, VERSION, attributes, dtypes, lengths) as writer:
         merged.write(writer)
         if order is not None:
             order.write(writer)
@@ -117,17 +108,17 @@ def open_segment(path: Path, dimensions: int) -> Block:
     arrays = file.arrays
     analyser = file.attributes.get("analyser")
     if analyser not in (ANALYSER, *EARLIER_ANALYSERS) or file.attributes.get("dimensions") != dimensions:
-        raise UnreadableIndexFile(path, "it was made by another analyser, or holds other vectors")
+        raise array_file.UnreadableIndexFile(path, "it was made by another analyser, or holds other vectors")
     rows = len(arrays["chunk_ids"])
     of_rows = [len(arrays[name]) for name in ("scales", "residuals", "lengths")]
     if of_rows != [rows] * 3 or len(arrays["codes"]) != rows * dimensions:
-        raise UnreadableIndexFile(path, "its sections do not fit one another")
+        raise array_file.UnreadableIndexFile(path, "its sections do not fit one another")
     if int(arrays["document_rows"].sum()) != rows:
-        raise UnreadableIndexFile(path, "its documents do not have its rows")
+        raise array_file.UnreadableIndexFile(path, "its documents do not have its rows")
     try:
         order = word_order.opened(arrays, rows) if word_order.DTYPES.keys() <= arrays.keys() else None
     except ValueError as error:
-        raise UnreadableIndexFile(path, str(error)) from error
+        raise array_file.UnreadableIndexFile(path, str(error)) from error
     return Block(
         arrays["chunk_ids"],
         arrays["document_ids"],
@@ -148,18 +139,18 @@ def is_sound(path: Path) -> bool:
     """True if the whole file is intact, or no longer exists."""
     try:
         _opened(path).check()
-    except UnreadableIndexFile:
+    except array_file.UnreadableIndexFile:
         return False
     except FileNotFoundError:
         return True
     return True
 
 
-def _opened(path: Path) -> ArrayFile:
+def _opened(path: Path) -> array_file.ArrayFile:
     try:
-        return ArrayFile(path, KIND, VERSION, _DTYPES)
-    except UnreadableIndexFile:
-        return ArrayFile(path, KIND, VERSION, _WITHOUT_ORDER)
+        return array_file.ArrayFile(path, KIND, VERSION, _DTYPES)
+    except array_file.UnreadableIndexFile:
+        return array_file.ArrayFile(path, KIND, VERSION, _WITHOUT_ORDER)
 
 
 def runs(ids: Ids) -> tuple[Ids, Ids]:
@@ -168,7 +159,7 @@ def runs(ids: Ids) -> tuple[Ids, Ids]:
     return ids[starts], np.diff(starts, append=len(ids))
 
 
-def _write_codes(writer: ArrayFileWriter, codes: NDArray[np.int8], kept: Mask | None) -> None:
+def _write_codes(writer: array_file.ArrayFileWriter, codes: NDArray[np.int8], kept: Mask | None) -> None:
     for start in range(0, len(codes), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
         writer.append("codes", _remaining(codes[rows], None if kept is None else kept[rows]).reshape(-1))

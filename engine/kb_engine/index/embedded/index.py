@@ -110,9 +110,7 @@ class State:
 
     def with_added(self, batch: Batch, analyser: Analyser) -> State:
         """Return this state with new chunks. They are appended to the tail, after the rows of this state.
-
-        Raises:
-            ValueError: the vectors have another shape, or the chunk ids do not ascend.
+        Raises ValueError: the vectors have another shape, or the chunk ids do not ascend.
         """
         rows, dimensions = batch.vectors.shape
         if rows != len(batch.chunk_ids) or dimensions != (self.dimensions or dimensions):
@@ -147,9 +145,7 @@ class EmbeddedIndex:
 
     def stage(self, changes: Changes, earlier: State | None = None) -> State:
         """Return the state after the changes, without publishing it; `earlier` is a state staged before it.
-
-        Raises:
-            ValueError: the vectors have another shape, or the chunk ids do not ascend.
+        Raises ValueError: the vectors have another shape, or the chunk ids do not ascend.
         """
         state = earlier or self.state
         if changes.cleared:

@@ -57,9 +57,7 @@ class Tail:
 
     def append(self, batch: Batch, words: Iterable[AnalysedChunk]) -> None:
         """Add a row for each chunk.
-
-        Raises:
-            ValueError: a vector has a number that is not finite, or the wrong dimensions.
+        Raises ValueError: a vector has a number that is not finite, or the wrong dimensions.
         """
         found = quantise(batch.vectors)
         self._chunk_ids.append(batch.chunk_ids)

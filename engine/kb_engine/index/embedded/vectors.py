@@ -189,9 +189,7 @@ def quantise(vectors: Vectors) -> QuantisedVectors:
 
     Each row has its own scale. Scales per dimension leave residuals of the same size, and would have to be
     chosen before later rows are known.
-
-    Raises:
-        ValueError: not a matrix, too many dimensions, or a number that is not finite or above `LARGEST`.
+    Raises ValueError: not a matrix, too many dimensions, or a number that is not finite or above `LARGEST`.
     """
     given = np.asarray(vectors, np.float32)
     if given.ndim != 2 or not 0 < given.shape[1] <= MOST_DIMENSIONS:
@@ -223,9 +221,7 @@ def _rounded(exact: NDArray[np.float64]) -> tuple[NDArray[np.int8], Floats32, ND
 
 def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
     """Quantise a query; it need not have length 1.
-
-    Raises:
-        ValueError: see `quantise`.
+    Raises ValueError: see `quantise`.
     """
     vector = np.ascontiguousarray(vector, np.float32)
     rest = vector.astype(np.float64)
@@ -437,9 +433,7 @@ class VectorsLost(Exception):
 
 def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
     """Return the vectors of these chunks, whose ids ascend, as stored in the base.
-
-    Raises:
-        VectorsLost: one is missing or damaged.
+    Raises VectorsLost: one is missing or damaged.
     """
     raw, read = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get
     order = np.fromstring(read or "", np.int64, sep=",").argsort()

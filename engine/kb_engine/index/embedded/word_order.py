@@ -248,9 +248,7 @@ class MergedOrder:
 
 def opened(arrays: Mapping[str, NDArray[Any]], rows: int) -> WordOrder:
     """Return the words in the sections of a file with so many rows.
-
-    Raises:
-        ValueError: the sections do not fit one another.
+    Raises ValueError: the sections do not fit one another.
     """
     keys, ends, lower, upper = (arrays[name] for name in DTYPES)
     last = int(ends[-1]) if len(ends) else 0

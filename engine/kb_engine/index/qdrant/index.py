@@ -11,14 +11,7 @@ from uuid import uuid4
 from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as q
 
-from kb_engine.index.port import (
-    Candidates,
-    Changes,
-    IndexedDocument,
-    IndexQuery,
-    IndexStats,
-    IndexUnavailable,
-)
+from kb_engine.index import port
 from kb_engine.index.qdrant.collection import Collection, client_for
 from kb_engine.index.qdrant.mark import BESIDES_THE_MARK, Mark, Marker, OvertakenWriter
 from kb_engine.index.qdrant.points import among, batches, equals, mean_length, points_of, terms_of
@@ -52,12 +45,12 @@ class QdrantIndex:
         self._last_read = await self._marker.read()
         return self._last_read.generation if self._last_read.analyser == ANALYSER else 0
 
-    async def apply(self, changes: Changes, generation: int) -> None:
+    async def apply(self, changes: port.Changes, generation: int) -> None:
         # A follower has just read the mark; it is read again if it has changed since.
         last_read, self._last_read = self._last_read, None
         mark = await self._marker.take(last_read if last_read and last_read.build else None)
         if not await self._may_write(mark):
-            raise IndexUnavailable("another engine makes the search index")
+            raise port.IndexUnavailable("another engine makes the search index")
         if generation < mark.generation:
             await self._marker.release()
             return
@@ -73,10 +66,10 @@ class QdrantIndex:
             self._building = None
             await self._marker.release()
 
-    async def search(self, query: IndexQuery) -> Candidates:
+    async def search(self, query: port.IndexQuery) -> port.Candidates:
         mark = await self._marker.read()
         if not mark.build:
-            return Candidates((), 0, exact=False, total_exact=False)
+            return port.Candidates((), 0, exact=False, total_exact=False)
         return await self._searcher.search(query, mark)
 
     async def create(self, dimensions: int) -> None:
@@ -88,25 +81,25 @@ class QdrantIndex:
             mark.generation,
         ):
             await self._marker.release()
-            raise IndexUnavailable("another engine has made the search index meanwhile")
+            raise port.IndexUnavailable("another engine has made the search index meanwhile")
         self._building = uuid4().hex
         await self._make(dimensions, self._building)
 
     async def drop(self) -> None:
         await self._collection.drop()
 
-    async def stats(self) -> IndexStats:
+    async def stats(self) -> port.IndexStats:
         mark = await self._marker.read()
         if not mark.build:
-            return IndexStats(0, 0, 0)
+            return port.IndexStats(0, 0, 0)
         documents, chunks = await asyncio.gather(
             self._collection.count(q.Filter(must=[equals("position", 0)])),
             self._collection.count(BESIDES_THE_MARK),
         )
-        return IndexStats(documents, chunks, mark.generation)
+        return port.IndexStats(documents, chunks, mark.generation)
 
     async def close(self) -> None:
-        with suppress(IndexUnavailable):  # otherwise it is taken for dead, which delays the next writer
+        with suppress(port.IndexUnavailable):  # otherwise it is taken for dead, which delays the next writer
             await self._marker.release()
         await self._collection.close()
 
@@ -124,7 +117,7 @@ class QdrantIndex:
         self._last_read = None
         return await self._marker.begin(Mark(generation=generation, build=build, dimensions=dimensions))
 
-    async def _write(self, changes: Changes, mark: Mark) -> Mark:
+    async def _write(self, changes: port.Changes, mark: Mark) -> Mark:
         if changes.cleared:
             await self._collection.remove(BESIDES_THE_MARK)
         upserts = [one for one in changes.upserts if len(one.chunk_ids)]
@@ -139,7 +132,7 @@ class QdrantIndex:
             await self._collection.remove(q.Filter(must=[those], must_not=[q.HasIdCondition(has_id=[*new])]))
         return mark
 
-    async def _put(self, documents: Sequence[IndexedDocument], mark: Mark) -> Mark:
+    async def _put(self, documents: Sequence[port.IndexedDocument], mark: Mark) -> Mark:
         terms = await asyncio.to_thread(terms_of, documents)
         if not mark.reference:
             mark = await self._marker.change(mark, reference=mean_length(terms.values()))
@@ -155,7 +148,7 @@ class QdrantIndex:
             return mark
         if mark.dimensions:
             await self._collection.drop()
-            raise IndexUnavailable(
+            raise port.IndexUnavailable(
                 f"the search index was made for vectors of {mark.dimensions} numbers, and these have "
                 f"{dimensions}; it is made again"
             )

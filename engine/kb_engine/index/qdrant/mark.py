@@ -85,9 +85,7 @@ class Marker:
 
     async def take(self, known: Mark | None = None) -> Mark:
         """Wait until the mark is free, and take it. `known` is a mark that was just read.
-
-        Raises:
-            IndexUnavailable: there is no index.
+        Raises IndexUnavailable: there is no index.
         """
         while True:
             mark, known = known or await self.read(), None
@@ -120,9 +118,7 @@ class Marker:
 
     async def begin(self, first: Mark) -> Mark:
         """Write the first mark of a newly created collection, and hold it.
-
-        Raises:
-            OvertakenWriter: another engine created a collection too, and its mark was first.
+        Raises OvertakenWriter: another engine created a collection too, and its mark was first.
         """
         mine = replace(first, holder=self._name, beat=1)
         await self._collection.put([_point(mine)], q.UpdateMode.INSERT_ONLY)

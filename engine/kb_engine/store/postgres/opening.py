@@ -13,21 +13,7 @@ import asyncpg
 from kb_engine.address import Address
 from kb_engine.embed.context import Passage
 from kb_engine.index.port import Vectors
-from kb_engine.store.port import (
-    REINDEX_BATCH,
-    UNFINISHED,
-    UNLIKE_ITS_NUMBER,
-    BaseTooNew,
-    BaseUnfinished,
-    BaseUnreachable,
-    BaseUnwritable,
-    EmbedderIdentity,
-    NotABase,
-    ReindexProgress,
-    bound_embedder,
-    check_shape,
-    check_used,
-)
+from kb_engine.store import port
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, connect, rows, value
 from kb_engine.store.postgres.search.building import remove_index
@@ -56,18 +42,16 @@ _MISSING = (
 
 
 async def prepare(
-    address: Address, embedder: EmbedderIdentity, wait: float = WAIT_SECONDS, *, unfinished: bool = False
-) -> tuple[str, EmbedderIdentity, str | None]:
+    address: Address, embedder: port.EmbedderIdentity, wait: float = WAIT_SECONDS, *, unfinished: bool = False
+) -> tuple[str, port.EmbedderIdentity, str | None]:
     """Migrate the base to the current layout; return the search path of its connections, the base's embedder,
     and the time of the latest idempotency key.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the subclass gives the reason.
+    Raises BaseRefused: the base cannot be opened; the subclass gives the reason.
     """
     async with latest(address, wait, unfinished=unfinished) as db:
         async with db.transaction():
             stored = await schema.stored_embedder(db)
-            bound = bound_embedder(address, stored, embedder)
+            bound = port.bound_embedder(address, stored, embedder)
             if bound is not stored:
                 await set_embedder(db, bound)
         newest = await value(db, "SELECT max(created_at) FROM idempotency")
@@ -88,13 +72,13 @@ async def check_pooler(address: Address, pooler: Address, connections: Connectio
         finally:
             await db.close()
         if await _reached(beyond, wait) != direct:
-            raise NotABase(pooler, "KB_POSTGRES_POOLER leads to another database than KB_STORE.")
+            raise port.NotABase(pooler, "KB_POSTGRES_POOLER leads to another database than KB_STORE.")
 
 
-async def filled_by(address: Address) -> EmbedderIdentity:
+async def filled_by(address: Address) -> port.EmbedderIdentity:
     """Return the embedder that filled a base, which must have been used. Raises `BaseRefused`."""
     async with latest(address) as db, db.transaction():
-        return check_used(address, await schema.stored_embedder(db))
+        return port.check_used(address, await schema.stored_embedder(db))
 
 
 @asynccontextmanager
@@ -111,13 +95,13 @@ async def latest(
             encoding = await value(db, "SELECT current_setting('server_encoding')")
             if encoding != "UTF8":
                 why = f"its encoding is {encoding}. Make a database with the encoding UTF8."
-                raise NotABase(address, why)
+                raise port.NotABase(address, why)
             place = await _extension(db, address)
             await value(db, "SELECT set_config('search_path', ?, false)", (f"{SCHEMA}, {place}",))
             await schema.migrate(db, address, schema.MIGRATIONS, unfinished=unfinished)
-            mark = f"{SCHEMA}.{UNFINISHED}"
+            mark = f"{SCHEMA}.{port.UNFINISHED}"
             if not unfinished and await value(db, "SELECT to_regclass(?::text) IS NOT NULL", (mark,)):
-                raise BaseUnfinished(address)
+                raise port.BaseUnfinished(address)
             yield db
         finally:
             await db.close()
@@ -141,17 +125,19 @@ def _refusals(address: Address, setting: str = "KB_STORE") -> Iterator[None]:
     try:
         yield
     except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError) as error:
-        raise BaseUnwritable(address, f"{error}. Give this user the right to write it.") from error
+        raise port.BaseUnwritable(address, f"{error}. Give this user the right to write it.") from error
     except (asyncpg.DiskFullError, asyncpg.InsufficientResourcesError) as error:
-        raise BaseUnwritable(address, f"{error}. Look at the server: is its disk full?") from error
+        raise port.BaseUnwritable(address, f"{error}. Look at the server: is its disk full?") from error
     except asyncpg.ClientConfigurationError as error:
         # The driver's message may quote the address with its password.
-        raise BaseUnreachable(address, f"its address cannot be used. Check {setting}.") from error
+        raise port.BaseUnreachable(address, f"its address cannot be used. Check {setting}.") from error
     except (asyncpg.SyntaxOrAccessError, asyncpg.IntegrityConstraintViolationError) as error:
-        raise NotABase(address, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
+        raise port.NotABase(
+            address, f"{port.UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy."
+        ) from error
     except GONE as error:
         why = f"{error or type(error).__name__}".rstrip(".")
-        raise BaseUnreachable(address, f"{why}. Check {setting} and the server.") from error
+        raise port.BaseUnreachable(address, f"{why}. Check {setting} and the server.") from error
 
 
 async def _extension(db: Db, address: Address) -> str:
@@ -168,31 +154,31 @@ async def _extension(db: Db, address: Address) -> str:
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError):
         pass  # another engine created it at the same time
     except asyncpg.InsufficientPrivilegeError as error:
-        raise NotABase(address, f"{why}. Have its administrator run CREATE EXTENSION vector.") from error
+        raise port.NotABase(address, f"{why}. Have its administrator run CREATE EXTENSION vector.") from error
     except asyncpg.PostgresError as error:
-        raise NotABase(address, f"{why}, and it cannot be made: {error}. Install pgvector there.") from error
+        raise port.NotABase(
+            address, f"{why}, and it cannot be made: {error}. Install pgvector there."
+        ) from error
     return str(await value(db, where))
 
 
 async def reindex_postgres(
     address: Address,
     *,
-    embedder: EmbedderIdentity,
+    embedder: port.EmbedderIdentity,
     embed: Callable[[Sequence[Passage]], Vectors],
-    progress: ReindexProgress = lambda _done, _total: None,
+    progress: port.ReindexProgress = lambda _done, _total: None,
     wait: float = WAIT_SECONDS,
 ) -> int:
     """Do as `reindex_sqlite` does, and index outdated words again, one document per transaction.
 
     Engines may run meanwhile: chunks that they add are embedded too, before the switch. After it they refuse
     searches and changes until they are restarted with the new embedder. `embed` blocks.
-
-    Raises:
-        BaseRefused: there is no base, or it cannot be used.
+    Raises BaseRefused: there is no base, or it cannot be used.
     """
     async with latest(address, wait) as db:
         async with db.transaction():
-            check_used(address, await schema.stored_embedder(db))
+            port.check_used(address, await schema.stored_embedder(db))
             # A run begun for this embedder continues; one begun for a different embedder is dropped.
             wanted = (embedder.note, embedder.dimensions)
             known = await rows(db, "SELECT name, dimensions FROM next_embedder FOR UPDATE")
@@ -213,18 +199,18 @@ async def reindex_postgres(
 
 async def _embed_missing(
     db: Db,
-    embedder: EmbedderIdentity,
+    embedder: port.EmbedderIdentity,
     embed: Callable[[Sequence[Passage]], Vectors],
-    progress: ReindexProgress,
+    progress: port.ReindexProgress,
 ) -> None:
     batch = f"SELECT c.id, c.document_id, d.title, c.heading, c.text {_MISSING} ORDER BY c.id LIMIT ?"
-    while found := await rows(db, batch, (REINDEX_BATCH,)):
+    while found := await rows(db, batch, (port.REINDEX_BATCH,)):
         progress(
             int(await value(db, "SELECT count(*) FROM next_vectors")),
             int(await value(db, "SELECT count(*) FROM chunks")),
         )
         vectors = await asyncio.to_thread(embed, [Passage(*each) for _, _, *each in found])
-        check_shape(vectors, len(found), embedder)
+        port.check_shape(vectors, len(found), embedder)
         await db.executemany(
             # Skip chunks that were deleted meanwhile.
             "INSERT INTO next_vectors (chunk_id, document_id, vector) "
@@ -240,13 +226,13 @@ async def _renewed_one(db: Db) -> bool:
         return await renew_one(db)
 
 
-async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:
+async def _switched(db: Db, address: Address, embedder: port.EmbedderIdentity) -> bool:
     """Replace the vectors of the base by the new ones; return False if some are still missing."""
     async with db.transaction():
         await lock_base(db, shared=False)  # no document changes until the end of the transaction
         await schema.stored_embedder(db)  # and no engine binds the base to an embedder
         if (version := await layout_version(db)) > len(schema.MIGRATIONS):
-            raise BaseTooNew(address, version, len(schema.MIGRATIONS))
+            raise port.BaseTooNew(address, version, len(schema.MIGRATIONS))
         if await value(db, f"SELECT EXISTS (SELECT {_MISSING})"):
             return False
         # A chunk may have been deleted between its selection and the insertion of its vector.

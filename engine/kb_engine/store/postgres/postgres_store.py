@@ -48,16 +48,8 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Candidates, Index, IndexQuery, Vector
 from kb_engine.spool import Spool, SpoolFile, on_disk
+from kb_engine.store import port
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
-from kb_engine.store.port import (
-    DEFAULT_BOUNDS,
-    Bounds,
-    EmbedderIdentity,
-    Found,
-    Query,
-    StoreEvent,
-    StoreEventCallback,
-)
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import (
     CHANNEL,
@@ -145,9 +137,9 @@ logger = logging.getLogger(__name__)
 async def open_postgres(
     address: Address,
     *,
-    embedder: EmbedderIdentity,
+    embedder: port.EmbedderIdentity,
     pooler: Address | None = None,
-    bounds: Bounds = DEFAULT_BOUNDS,
+    bounds: port.Bounds = port.DEFAULT_BOUNDS,
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = utc_now,
     elapsed: Elapsed = elapsed_seconds,
@@ -162,9 +154,7 @@ async def open_postgres(
     From `exact_below` chunks on, searches by meaning use an approximate index (`postgres/search`). `index`
     answers the searches instead of the base's own, and is closed with the store. `unfinished` also opens the
     target of an unfinished migration. Transactions go through the `pooler`, if there is one.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the message is for the operator.
+    Raises BaseRefused: the base cannot be opened; the message is for the operator.
     """
     search_path, bound, newest = await prepare(address, embedder, wait, unfinished=unfinished)
     connections = Connections(pooler or address, search_path, is_pooled=pooler is not None)
@@ -191,8 +181,8 @@ class PostgresStore(Store):
         address: Address,
         connections: Connections,
         search_path: str,
-        embedder: EmbedderIdentity,
-        bounds: Bounds,
+        embedder: port.EmbedderIdentity,
+        bounds: port.Bounds,
         lease_seconds: float,
         clock: SteadyClock,
         exact_below: int,
@@ -210,7 +200,7 @@ class PostgresStore(Store):
         self._search_path = search_path
         self._exact_below = exact_below
         self._background: list[asyncio.Task[None]] = []
-        self._callback: StoreEventCallback = lambda _: False
+        self._callback: port.StoreEventCallback = lambda _: False
         self._alone_until = 0.0
         self._groups: defaultdict[str, _Group] = defaultdict(lambda: _Group(self._together, self._through))
         self._owed: dict[str, list[int]] = {}
@@ -232,7 +222,7 @@ class PostgresStore(Store):
         self._spool = PostgresSpool(self._connections, folder, self._with_room)
         return self._spool
 
-    def subscribe(self, callback: StoreEventCallback) -> None:
+    def subscribe(self, callback: port.StoreEventCallback) -> None:
         """Start the listener for events of other engines, the heartbeat, and the upkeep of the index."""
         self._callback = callback
         self._background = [
@@ -260,18 +250,18 @@ class PostgresStore(Store):
             except Exception:  # boundary: the next heartbeat tries again
                 logger.exception("the heartbeat of the store failed")
 
-    async def _listen(self, callback: StoreEventCallback) -> None:
+    async def _listen(self, callback: port.StoreEventCallback) -> None:
         """Listen on a separate connection and reconnect if it is lost; after each gap report `resumed`."""
 
         def receive(_db: Db, _pid: int, _channel: str, payload: str) -> None:
             kind, _, subject = payload.partition(" ")
             if kind in {"ended", "cancelled", "cleared"}:  # ignores unknown events of later engines
-                callback(StoreEvent(kind, subject or None))  # type: ignore[arg-type]
+                callback(port.StoreEvent(kind, subject or None))  # type: ignore[arg-type]
             elif kind == "queued":
                 called, lane, busy, *_ = *subject.split(" "), "", ""
                 if called not in {"", str(self._listener)}:  # engines of earlier versions call all
                     return
-                has_room = callback(StoreEvent("queued", lane=lane or None))  # type: ignore[arg-type]
+                has_room = callback(port.StoreEvent("queued", lane=lane or None))  # type: ignore[arg-type]
                 if busy and not has_room:
                     self._owe(lane, [int(each) for each in busy.split(",")])
 
@@ -285,7 +275,7 @@ class PostgresStore(Store):
                 try:
                     db.add_termination_listener(lambda _, lost=lost: lost.set())
                     await db.add_listener(CHANNEL, receive)
-                    callback(StoreEvent("resumed"))
+                    callback(port.StoreEvent("resumed"))
                     while not db.is_closed():
                         with suppress(TimeoutError):
                             await asyncio.wait_for(lost.wait(), _SILENT_SECONDS)
@@ -390,7 +380,7 @@ class PostgresStore(Store):
         self._note_emptied(count)
         await self._through(lambda write: write.rows(schema.FILL_RESERVE))
 
-    async def _through(self, work: Work[T], bounds: Bounds | None = None) -> T:
+    async def _through(self, work: Work[T], bounds: port.Bounds | None = None) -> T:
         (answer,) = await _answered(partial(self._transact, [work], bounds))
         return answer
 
@@ -401,7 +391,7 @@ class PostgresStore(Store):
         _, *answers = await self._transact([impatient, *works])
         return answers
 
-    async def _transact(self, works: Sequence[Work[T]], bounds: Bounds | None = None) -> list[T]:
+    async def _transact(self, works: Sequence[Work[T]], bounds: port.Bounds | None = None) -> list[T]:
         """Return the results of the works, done in one transaction."""
         async with self._connections.writing() as db:
             transaction = db.transaction()
@@ -440,7 +430,7 @@ class PostgresStore(Store):
                 db.terminate()
             return answers
 
-    async def _publish(self, db: Db, events: Sequence[StoreEvent]) -> None:
+    async def _publish(self, db: Db, events: Sequence[port.StoreEvent]) -> None:
         """Report events after the commit: a queued job to one engine, any other event to all.
 
         Within the transaction a notification would serialize commits: the server holds a database-wide lock
@@ -499,7 +489,7 @@ class PostgresStore(Store):
                     raise Lost from error
                 raise
 
-    async def search(self, query: Query, vector: Awaitable[Vector] | None = None) -> Found:
+    async def search(self, query: port.Query, vector: Awaitable[Vector] | None = None) -> port.Found:
         with tracing.step("search index"):
             if vector is not None:
                 query = replace(query, vector=await vector)
@@ -521,7 +511,7 @@ class PostgresStore(Store):
         if not part and not await self._run_read(lambda read: read.value(kept, (sha256,))):
             raise original_lost()
 
-    async def _search(self, query: Query, read: Read) -> Found:
+    async def _search(self, query: port.Query, read: Read) -> port.Found:
         read.reach = query.selection.reach
 
         async def find(wanted: IndexQuery, without: Sequence[int] = ()) -> Candidates:

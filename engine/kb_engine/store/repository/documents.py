@@ -16,34 +16,13 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import DocumentsQuery
+from kb_contracts.semantics import documents as rules
 from kb_contracts.semantics.access import check_changes, check_stays, check_whole
-from kb_contracts.semantics.documents import (
-    check_tags_fit,
-    check_version,
-    document_not_found,
-    not_a_note,
-    note_hash,
-    note_title,
-    tag_not_found,
-    tags_to_unite,
-    text_digest,
-)
 from kb_contracts.semantics.search import GONE, checked, find_quote
 from kb_contracts.semantics.sources import left_out, scope_after_removal, scope_after_tags, source_not_found
 from kb_engine.store.clock import following
 from kb_engine.store.port import JobProgress, LeasedJob, NewJob, Prepared
-from kb_engine.store.repository import jobs, originals, sources, versions
-from kb_engine.store.repository.content import (
-    assign,
-    columns_of,
-    describe,
-    fidelity_in,
-    has_its_texts,
-    keep_text,
-    metadata_columns,
-    note_text,
-    outcome_columns,
-)
+from kb_engine.store.repository import content, jobs, originals, sources, versions
 from kb_engine.store.repository.reach import starts_with
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk
 from kb_engine.store.repository.transaction import Read, Write, makes_room, settle, together
@@ -68,7 +47,7 @@ async def _rows(
     for row in await read.rows(sql, (*values, *reached, *page)):
         fields = dict(zip((*_COLUMNS, *_DERIVED), row, strict=True))
         fields["original"] = True if fields["original"] else msgspec.UNSET
-        fields["fidelity"] = fidelity_in(fields["fidelity"]) or msgspec.UNSET
+        fields["fidelity"] = content.fidelity_in(fields["fidelity"]) or msgspec.UNSET
         fields["metadata"] = msgspec.json.decode(fields["metadata"])
         for name in ("source_paths", "tags"):
             fields[name] = read.read_list(fields[name])
@@ -84,7 +63,7 @@ async def _fields(read: Read, key: int | str) -> dict[str, Any]:
     elif number <= m.MAX_INTEGER:  # a greater number is no id
         found = await _rows(read, "d.id = ?", (number,))
     if not found:
-        raise document_not_found(key)
+        raise rules.document_not_found(key)
     return found[0]
 
 
@@ -110,7 +89,7 @@ async def detail(
         "ORDER BY c.position LIMIT ?",
         (fields["id"], chunk_offset, chunk_limit),
     )
-    whole = await note_text(read, fields["id"]) if text else None
+    whole = await content.note_text(read, fields["id"]) if text else None
     return m.DocumentDetail(
         **fields,
         chunks=[chunk(one) for one in found],
@@ -130,7 +109,7 @@ async def check_citation(read: Read, citation: m.Citation) -> m.CitationCheck:
     if not found:
         return GONE
     document = m.Document(**found[0])
-    text = await note_text(read, document.id)
+    text = await content.note_text(read, document.id)
     if text is None:
         holding = await _chunk_at(read, document.id, citation.start)
         quote = find_quote(citation, holding.text, begins_at=holding.start) if holding else None
@@ -180,9 +159,9 @@ async def page(read: Read, query: DocumentsQuery) -> m.DocumentList:
 async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
     """Return a note and its whole text. Raises `document_not_found` or `not_a_note`."""
     standing = await find(read, document_id)
-    text = await note_text(read, standing.id)
+    text = await content.note_text(read, standing.id)
     if text is None:
-        raise not_a_note(document_id)
+        raise rules.not_a_note(document_id)
     return standing, text
 
 
@@ -242,9 +221,9 @@ async def commit(
     if job.kind == "update":
         await write.hold_document(job.updated_note)
         standing, text = await note(write, job.updated_note)
-        check_version(standing.version, job.expected_version)
+        rules.check_version(standing.version, job.expected_version)
         text = text if job.text is None else job.text
-        sha256, size = text_digest(text)
+        sha256, size = rules.text_digest(text)
         if prepared.of_note not in (None, sha256):
             raise EngineError(
                 "version_conflict",
@@ -257,11 +236,11 @@ async def commit(
             await replace_content(write, standing.id, prepared)
             columns = {
                 "sha256": sha256,
-                "note_hash": note_hash(text),
+                "note_hash": rules.note_hash(text),
                 "size_bytes": size,
-                **outcome_columns(prepared),
+                **content.outcome_columns(prepared),
             }
-            await assign(write, standing.id, columns)
+            await content.assign(write, standing.id, columns)
             await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, standing.id))
             await raise_version(write, standing.id)
         left = await find(write, standing.id)
@@ -297,7 +276,9 @@ async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
 async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Job | None:
     """Carry out the plan of a job and close it. Return None if content is needed but not `prepared`."""
     plan = await sources.hold_plan(write, job)
-    is_hurt = plan.target is not None and not plan.swaps and not await has_its_texts(write, plan.target)
+    is_hurt = (
+        plan.target is not None and not plan.swaps and not await content.has_its_texts(write, plan.target)
+    )
     if is_hurt:
         plan = replace(plan, swaps=True, outcome="replaced")
     if prepared is None and (plan.swaps or plan.target is None):
@@ -317,7 +298,7 @@ async def _take_in(write: Write, job: NewJob, prepared: Prepared | None) -> m.Jo
     if job.kind == "file" and write.bounds.originals:
         await originals.keep(write, job)
         document = await find(write, document.id)
-    given = job.title if job.title != (job.filename or note_title(job.text or "")) else None
+    given = job.title if job.title != (job.filename or rules.note_title(job.text or "")) else None
     return await jobs.complete(
         write,
         job.id,
@@ -335,10 +316,10 @@ async def _submitted_again(
     standing = await find(write, document_id)
     if prepared is not None:  # first, so that the version kept is the old one
         await replace_content(write, document_id, prepared, keep=not is_hurt)
-        await describe(write, document_id, job, prepared, job.metadata or standing.metadata)
+        await content.describe(write, document_id, job, prepared, job.metadata or standing.metadata)
         await originals.release(write, [standing.sha256])
     changes = [
-        await _tag(write, document_id, tags_to_unite(standing.tags, job.tags)),
+        await _tag(write, document_id, rules.tags_to_unite(standing.tags, job.tags)),
         await sources.attach(write, standing, job),
     ]
     if prepared is not None or any(changes):
@@ -361,14 +342,14 @@ async def insert(write: Write, job: NewJob, prepared: Prepared, document_id: int
     columns = {
         "id": document_id,
         "uid": str(uuid4()),
-        **columns_of(job, prepared, job.metadata),
+        **content.columns_of(job, prepared, job.metadata),
         "source_path": job.source_path,
         "unsourced": job.source_path is None,
         "created_at": write.now,
         "updated_at": write.now,
     }
     await write.insert("documents", columns)
-    await keep_text(write, document_id, job)
+    await content.keep_text(write, document_id, job)
     if job.source_path is not None:
         await sources.point(write, job.source_path, document_id)
     await _tag(write, document_id, job.tags)
@@ -467,7 +448,7 @@ async def hold(write: Write, key: int | str) -> m.Document:
 async def hold_version(write: Write, key: int | str, if_match: int | None) -> m.Document:
     """Lock a document like `hold`, and check its version."""
     standing = await hold(write, key)
-    check_version(standing.version, if_match)
+    rules.check_version(standing.version, if_match)
     return standing
 
 
@@ -481,7 +462,7 @@ async def set_metadata(
     standing = await hold_version(write, key, if_match)
     if metadata == standing.metadata:
         return standing
-    await assign(write, standing.id, metadata_columns(metadata))
+    await content.assign(write, standing.id, content.metadata_columns(metadata))
     await raise_version(write, standing.id)
     return await find(write, standing.id)
 
@@ -493,7 +474,7 @@ async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: 
     """
     standing = await hold_version(write, key, if_match)
     check_changes(write.reach, tags)
-    check_tags_fit(standing.tags, tags)
+    rules.check_tags_fit(standing.tags, tags)
     await _add_tags(write, standing.id, standing.tags, tags)
     return await find(write, standing.id)
 
@@ -503,7 +484,7 @@ async def _add_tags(write: Write, document_id: int, present: Sequence[str], tags
         return
     scope = await _scope(write, document_id)
     further = [tag for tag in tags if tag not in present]
-    await assign(write, document_id, {"dedup_scope": scope_after_tags(scope, further)})
+    await content.assign(write, document_id, {"dedup_scope": scope_after_tags(scope, further)})
     await raise_version(write, document_id)
 
 
@@ -536,9 +517,9 @@ async def remove_tag(
     check_stays(write.reach, [*left, *added])
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (standing.id, tag)):
-        raise tag_not_found(tag)
+        raise rules.tag_not_found(tag)
     scope = scope_after_removal(await _scope(write, standing.id), tag, [*left, *added])
-    await assign(write, standing.id, {"dedup_scope": scope})
+    await content.assign(write, standing.id, {"dedup_scope": scope})
     await raise_version(write, standing.id)
     await _add_tags(write, standing.id, left, added)
     return await find(write, standing.id)

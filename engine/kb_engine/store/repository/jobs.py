@@ -13,16 +13,7 @@ import msgspec
 
 from kb_contracts.access.reach import Reach
 from kb_contracts.api import models as m
-from kb_contracts.semantics.jobs import (
-    Event,
-    check_queue_room,
-    job_finished,
-    job_not_found,
-    job_not_retryable,
-    may_succeed_again,
-    sources,
-    target,
-)
+from kb_contracts.semantics import jobs as rules
 from kb_contracts.semantics.sources import source_scope
 from kb_engine.store.clock import parse, stamp
 from kb_engine.store.port import FailedJob, JobProgress, LeasedJob, NewJob, StoreEvent
@@ -60,7 +51,7 @@ _LEASED_COLUMNS = ", ".join(
 async def accept(write: Write, new: NewJob) -> m.Job:
     """Queue a job durably. Raises `queue_full`."""
     await write.hold_queue()
-    check_queue_room(await write.value(_COUNT_WAITING), write.bounds.queued)
+    rules.check_queue_room(await write.value(_COUNT_WAITING), write.bounds.queued)
     lane = lane_of(new.kind, new.size_bytes)
     columns: dict[str, Any] = {name: getattr(new, name) for name in _NEW_JOB} | {
         "tags": msgspec.json.encode(list(dict.fromkeys(new.tags))).decode(),
@@ -89,7 +80,7 @@ async def find(read: Read, job_id: str) -> m.Job:
     sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?{within}"  # noqa: S608
     found = await read.rows(sql, (job_id, *reached))
     if not found:
-        raise job_not_found(job_id)
+        raise rules.job_not_found(job_id)
     (standing,) = await estimates.jobs_of(read, found)
     return standing
 
@@ -112,9 +103,9 @@ async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) 
 async def cancel(write: Write, job_id: str) -> m.Job:
     """Cancel a queued or running job; its lease becomes void. Raises `job_finished`."""
     within, reached = write.job_within()
-    if not await _end(write, Event.CANCEL, f"id = ?{within}", (job_id, *reached)):
+    if not await _end(write, rules.Event.CANCEL, f"id = ?{within}", (job_id, *reached)):
         standing = await find(write, job_id)
-        raise job_finished(standing.status)
+        raise rules.job_finished(standing.status)
     await _prune(write)
     write.events.append(StoreEvent("cancelled", job_id))
     return await find(write, job_id)
@@ -124,7 +115,7 @@ async def cancel_all(write: Write) -> int:
     """Cancel all accepted jobs, drop the bytes of failed ones, and return the number of cancelled jobs."""
     write.events.append(StoreEvent("cleared"))
     await let_go(write, [one.id for one in await failed(write)])
-    return await _end(write, Event.CANCEL, "true", ())
+    return await _end(write, rules.Event.CANCEL, "true", ())
 
 
 async def take(
@@ -141,7 +132,7 @@ async def take(
     same note is unfinished, a job while an earlier job of the same source is unfinished (they run in order),
     a job that rests after engine crashes, and a job locked by another engine.
     """
-    waiting = sources(Event.TAKE)
+    waiting = rules.sources(rules.Event.TAKE)
     following = (
         f"SELECT seq FROM jobs WHERE status IN ({placeholders(len(waiting))}) "  # noqa: S608
         f"AND lane IN ({placeholders(len(lanes))}) AND NOT caller {write.among} "
@@ -158,7 +149,7 @@ async def take(
         f"UPDATE jobs SET status = ?, lease = ?, {until}step = 'started', attempts = attempts + 1, "  # noqa: S608
         f"started_at = coalesce(started_at, ?) WHERE seq = ({following}) RETURNING {_LEASED_COLUMNS}",
         (
-            target(Event.TAKE),
+            rules.target(rules.Event.TAKE),
             lease,
             *end,
             write.now,
@@ -262,7 +253,7 @@ async def complete(
     left_out: Sequence[m.LeftOut],
 ) -> m.Job:
     """Close a running job with its document and outcome."""
-    await _end(write, Event.COMPLETE, "id = ?", (job_id,))
+    await _end(write, rules.Event.COMPLETE, "id = ?", (job_id,))
     await write.rows(
         "UPDATE jobs SET step = 'completed', completed_steps = total_steps, document_id = ?, "
         "document_uid = ?, deduplicated = ?, outcome = ?, left_out = ? WHERE id = ?",
@@ -281,12 +272,12 @@ async def fail(
     if progress is not None:
         await report(write, lease, job_id, progress)
     write.drop_lease(lease)
-    if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
+    if not await _end(write, rules.Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
         return False
     sql = "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?"
     await write.rows(sql, (error.code, error.message, job_id))
     expected = await write.value("SELECT expected_version FROM jobs WHERE id = ?", (job_id,))
-    if not may_succeed_again(error.code, expected):
+    if not rules.may_succeed_again(error.code, expected):
         await let_go(write, [job_id])
     await _prune(write)
     write.events.append(StoreEvent("ended", job_id))
@@ -303,13 +294,13 @@ async def retry(write: Write, job_id: str) -> m.Job:
     caller, lane = await write.row(held + write.for_update, (job_id,)) or ("", "")
     standing = await find(write, job_id)
     if not standing.retryable:
-        raise job_not_retryable(standing.status)
-    check_queue_room(await write.value(_COUNT_WAITING), write.bounds.queued)
+        raise rules.job_not_retryable(standing.status)
+    rules.check_queue_room(await write.value(_COUNT_WAITING), write.bounds.queued)
     await write.rows(
         "UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
         "step = 'queued', completed_steps = 0, total_steps = 0, error_code = NULL, error_message = NULL, "
         "started_at = NULL, finished_at = NULL WHERE id = ?",
-        (target(Event.RETRY), await _turn(write, caller, lane), job_id),
+        (rules.target(rules.Event.RETRY), await _turn(write, caller, lane), job_id),
     )
     write.events.append(StoreEvent("queued"))
     return await find(write, job_id)
@@ -392,19 +383,19 @@ async def _prune(write: Write) -> None:
     await write.rows(f"DELETE FROM jobs WHERE seq {oldest}", (KEPT_FINISHED,))  # noqa: S608
 
 
-async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
+async def _end(write: Write, event: rules.Event, condition: str, values: Sequence[Any]) -> int:
     """Move jobs to a final state if the event is allowed; return their number. Failed jobs keep text and
     file.
 
     The end of an update makes the next update of its note ready for any engine; likewise for jobs of one
     source.
     """
-    allowed, failed = sources(event), event is Event.FAIL
+    allowed, failed = rules.sources(event), event is rules.Event.FAIL
     ended = await write.rows(
         f"UPDATE jobs SET status = ?, finished_at = ?, {write.no_lease}, retryable = ? "  # noqa: S608
         f"WHERE {condition} AND status IN ({placeholders(len(allowed))}) "
         "RETURNING id, spool, kind, source_path",
-        (target(event), write.now, failed, *values, *allowed),
+        (rules.target(event), write.now, failed, *values, *allowed),
     )
     if any(kind == "update" or path is not None for _, _, kind, path in ended):
         write.events.append(StoreEvent("queued"))
@@ -429,7 +420,7 @@ async def _requeue(write: Write, job_id: str) -> None:
     await write.rows(
         f"UPDATE jobs SET status = ?, {write.no_lease}, step = 'queued', "  # noqa: S608
         "completed_steps = 0 WHERE id = ?",
-        (target(Event.RELEASE), job_id),
+        (rules.target(rules.Event.RELEASE), job_id),
     )
 
 

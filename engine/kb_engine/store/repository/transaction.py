@@ -307,9 +307,7 @@ async def once(
     """Run the operation, or return the stored response if it already ran under this key.
 
     If another engine is processing a request with the same key, wait for it.
-
-    Raises:
-        EngineError: `idempotency_mismatch` if the key was used for a different request.
+    Raises EngineError: `idempotency_mismatch` if the key was used for a different request.
     """
     if idempotency is None:
         return await operation(write, *args, **kwargs)

@@ -76,9 +76,7 @@ def back_up(database: Path, spool: Path, keys: Path, to: Path, *, damaged: bool 
     """Copy a base, its uploads and keys into a new folder. Blocks; an engine may use the base meanwhile.
 
     `damaged` copies what is whole where something is not, and says what was left out.
-
-    Raises:
-        BackupRefused: there is no base, the target exists, or the base is damaged or unfinished.
+    Raises BackupRefused: there is no base, the target exists, or the base is damaged or unfinished.
     """
     if not database.is_file():
         raise BackupRefused(f"{database}: there is no base. Name the data folder that the engine uses.")
@@ -288,9 +286,7 @@ def _leave_out(copy: Path) -> list[str]:
 
     A document goes whole where its texts are hurt, a version likewise. A document without its kept
     file stays, as its passages are whole; a job whose upload is missing goes, as it could only fail.
-
-    Raises:
-        BackupRefused: the tables are damaged, and not an index alone.
+    Raises BackupRefused: the tables are damaged, and not an index alone.
     """
     left_out = []
     with closing(apsw.Connection(str(copy / BASE), flags=apsw.SQLITE_OPEN_READWRITE)) as db:

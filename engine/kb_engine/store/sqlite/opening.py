@@ -25,23 +25,7 @@ from kb_engine.disk import NO_INODES, lacks_inodes
 from kb_engine.embed.context import Passage
 from kb_engine.index.embedded.index import EmbeddedIndex
 from kb_engine.index.port import Vectors
-from kb_engine.store.port import (
-    DEFAULT_BOUNDS,
-    MARK,
-    REINDEX_BATCH,
-    UNLIKE_ITS_NUMBER,
-    BaseInUse,
-    BaseLinked,
-    BaseUnfinished,
-    BaseUnwritable,
-    Bounds,
-    EmbedderIdentity,
-    NotABase,
-    ReindexProgress,
-    bound_embedder,
-    check_shape,
-    check_used,
-)
+from kb_engine.store import port
 from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
 from kb_engine.store.sqlite.copying import PRIVATE
 from kb_engine.store.sqlite.reading import SqliteRead
@@ -102,17 +86,19 @@ def restoring(path: Path) -> Path:
 
 
 def prepare(
-    path: Path, embedder: EmbedderIdentity, bounds: Bounds = DEFAULT_BOUNDS, *, unfinished: bool = False
-) -> tuple[EmbeddedIndex, EmbedderIdentity, Bounds]:
+    path: Path,
+    embedder: port.EmbedderIdentity,
+    bounds: port.Bounds = port.DEFAULT_BOUNDS,
+    *,
+    unfinished: bool = False,
+) -> tuple[EmbeddedIndex, port.EmbedderIdentity, port.Bounds]:
     """Migrate the base to the current layout and update its index; return the index, the base's embedder, and
     the bounds with its own bound of originals where they leave it to the base.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the subclass gives the reason.
+    Raises BaseRefused: the base cannot be opened; the subclass gives the reason.
     """
     with latest(path, unfinished=unfinished) as db:
         stored = stored_embedder(db)
-        bound = bound_embedder(path, stored, embedder)
+        bound = port.bound_embedder(path, stored, embedder)
         if bound is not stored:
             with transaction(db):
                 set_embedder(db, bound)
@@ -128,11 +114,11 @@ def prepare(
         return EmbeddedIndex(state, value(db, SqliteRead.generation)), bound, bounds
 
 
-def filled_by(path: Path) -> EmbedderIdentity:
+def filled_by(path: Path) -> port.EmbedderIdentity:
     """Return the embedder that filled an existing base. Raises `BaseRefused`."""
     _check_there(path)
     with owned(path) as db:
-        return check_used(path, stored_embedder(db))
+        return port.check_used(path, stored_embedder(db))
 
 
 @contextmanager
@@ -149,12 +135,12 @@ def owned(path: Path) -> Iterator[apsw.Connection]:
 def _check_there(path: Path) -> None:
     if not path.exists():
         _check_not_restoring(path.resolve())
-        raise NotABase(path, "there is none. Name the base that the engine uses.")
+        raise port.NotABase(path, "there is none. Name the base that the engine uses.")
 
 
 def _check_not_restoring(path: Path) -> None:
     if (new := restoring(path)).exists():
-        raise BaseUnfinished(new, "kb restore")
+        raise port.BaseUnfinished(new, "kb restore")
 
 
 @contextmanager
@@ -168,7 +154,7 @@ def latest(path: Path, *, unfinished: bool = False) -> Iterator[apsw.Connection]
         try:
             migrate(db, path)
             if is_unfinished(db) and not unfinished:
-                raise BaseUnfinished(path)
+                raise port.BaseUnfinished(path)
             yield db
         finally:
             db.close()
@@ -180,17 +166,17 @@ def _refusals(path: Path) -> Iterator[None]:
         yield
     except (apsw.NotADBError, apsw.CorruptError) as error:
         why = f"it is no SQLite file, or it is damaged ({error}). Restore it from a copy."
-        raise NotABase(path, why) from error
+        raise port.NotABase(path, why) from error
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
         if not isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError) and lacks_inodes(path):
-            raise BaseUnwritable(path, NO_INODES) from error
-        raise BaseUnwritable(path, f"{error}. Give this user the right to write it.") from error
+            raise port.BaseUnwritable(path, NO_INODES) from error
+        raise port.BaseUnwritable(path, f"{error}. Give this user the right to write it.") from error
     except (apsw.FullError, apsw.IOError) as error:
-        raise BaseUnwritable(path, f"{error}. Look at the disk: is it full, or failing?") from error
+        raise port.BaseUnwritable(path, f"{error}. Look at the disk: is it full, or failing?") from error
     except apsw.BusyError as error:
-        raise BaseInUse(path) from error
+        raise port.BaseInUse(path) from error
     except (apsw.SQLError, apsw.ConstraintError) as error:
-        raise NotABase(path, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
+        raise port.NotABase(path, f"{port.UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
 
 
 class BaseLock:
@@ -225,14 +211,14 @@ def _own_name(path: Path) -> int:
         file = os.open(path.with_name(path.name + ".lock"), _FLAGS | os.O_CREAT, PRIVATE)
     except OSError as error:
         why = f"{error.strerror}: {error.filename}. Choose a folder that this user may write."
-        raise BaseUnwritable(path, why) from error
+        raise port.BaseUnwritable(path, why) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         left = os.pread(file, 20, 0).strip()
         os.close(file)
         pid = int(left) if left.isdigit() else None
-        raise BaseInUse(path, pid, _supervisor(pid)) from error
+        raise port.BaseInUse(path, pid, _supervisor(pid)) from error
     with suppress(OSError):  # the process id is informative only, and the disk may be full
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
@@ -259,7 +245,7 @@ def _make(path: Path, *, unfinished: bool) -> None:
     new.touch(mode=PRIVATE)
     with closing(connect(new)) as db:
         if unfinished:
-            db.execute(MARK)
+            db.execute(port.MARK)
     new.rename(path)
 
 
@@ -270,9 +256,9 @@ def _own_file(path: Path) -> int:
         found = os.fstat(file)
         if found.st_size == 0:
             why = "it is an empty file. Restore it from a copy, or remove it to begin a new base."
-            raise NotABase(path, why)
+            raise port.NotABase(path, why)
         if found.st_nlink > 1:
-            raise BaseLinked(path)
+            raise port.BaseLinked(path)
     except BaseException:
         os.close(file)
         raise
@@ -288,7 +274,7 @@ def _lock_byte(path: Path, file: int) -> None:
         fcntl.fcntl(file, _SET_LOCK, wanted)
     except OSError as error:
         if error.errno in {errno.EAGAIN, errno.EACCES}:
-            raise BaseInUse(path) from error
+            raise port.BaseInUse(path) from error
         if error.errno != errno.EINVAL:  # the system does not support such locks after all
             raise
 
@@ -296,9 +282,9 @@ def _lock_byte(path: Path, file: int) -> None:
 def reindex_sqlite(
     path: Path,
     *,
-    embedder: EmbedderIdentity,
+    embedder: port.EmbedderIdentity,
     embed: Callable[[Sequence[Passage]], Vectors],
-    progress: ReindexProgress = lambda _done, _total: None,
+    progress: port.ReindexProgress = lambda _done, _total: None,
 ) -> int:
     """Re-embed all chunks of a base with `embedder` and record it; return the number of chunks. Blocks.
 
@@ -309,9 +295,7 @@ def reindex_sqlite(
 
     The new vectors are collected in a separate table, one batch per transaction, so that an interrupted run
     can be continued. Until the switch the base opens with its old embedder, unaffected.
-
-    Raises:
-        BaseRefused: the base is in use, or is not a base.
+    Raises BaseRefused: the base is in use, or is not a base.
     """
     _check_there(path)
     with owned(path) as db:
@@ -323,10 +307,10 @@ def reindex_sqlite(
                 db.execute(_BEGIN)
                 set_meta(db, "next_embedder", wanted)
         done: int = value(db, "SELECT count(*) FROM next_vectors")
-        while found := rows(db, _BATCH_OF_MISSING, (REINDEX_BATCH,)):
+        while found := rows(db, _BATCH_OF_MISSING, (port.REINDEX_BATCH,)):
             progress(done, total)
             vectors = embed([Passage(*each) for _, *each in found])
-            check_shape(vectors, len(found), embedder)
+            port.check_shape(vectors, len(found), embedder)
             raw = [vector.tobytes() for vector in np.ascontiguousarray(vectors, VECTOR_TYPE)]
             new = [(chunk_id, vector) for (chunk_id, *_), vector in zip(found, raw, strict=True)]
             with transaction(db):

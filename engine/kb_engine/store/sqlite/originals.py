@@ -36,9 +36,7 @@ class OriginalFolder:
 
     def take(self, sha256: str, name: str) -> None:
         """Put a file of the spool in its place; it stays in the spool too.
-
-        Raises:
-            OSError: the file does not exist, or there is no space for a copy.
+        Raises OSError: the file does not exist, or there is no space for a copy.
         """
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700)

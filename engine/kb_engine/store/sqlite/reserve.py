@@ -81,9 +81,7 @@ class Reserve:
 
 def expect_room(folder: Path) -> None:
     """Leave the space for deletions, which is free for a moment while one of them runs.
-
-    Raises:
-        OSError: no more than that space is free.
+    Raises OSError: no more than that space is free.
     """
     if shutil.disk_usage(folder).free <= RESERVE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -78,9 +78,7 @@ class Renewal(NamedTuple):
 
 def open_index(db: apsw.Connection, path: Path, dimensions: int) -> State:
     """Open the index of the base at `path`, up to date. Files that are not segments of it are removed.
-
-    Raises:
-        OSError: a file cannot be written.
+    Raises OSError: a file cannot be written.
     """
     folder = folder_of(path)
     folder.mkdir(mode=0o700, exist_ok=True)

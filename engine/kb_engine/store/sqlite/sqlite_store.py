@@ -35,15 +35,8 @@ from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Index
 from kb_engine.spool import no_space
+from kb_engine.store import port
 from kb_engine.store.clock import Clock, Elapsed, SteadyClock, elapsed_seconds
-from kb_engine.store.port import (
-    DEFAULT_BOUNDS,
-    Bounds,
-    EmbedderIdentity,
-    Prepared,
-    StoreEvent,
-    StoreEventCallback,
-)
 from kb_engine.store.repository import jobs, originals, versions
 from kb_engine.store.repository.transaction import Work, Write
 from kb_engine.store.sqlite.connection import (
@@ -75,8 +68,8 @@ CHECKPOINT_PAGES = 1_000
 async def open_sqlite(
     path: Path,
     *,
-    embedder: EmbedderIdentity,
-    bounds: Bounds = DEFAULT_BOUNDS,
+    embedder: port.EmbedderIdentity,
+    bounds: port.Bounds = port.DEFAULT_BOUNDS,
     clock: Clock = utc_now,
     elapsed: Elapsed = elapsed_seconds,
     index: Index | None = None,
@@ -90,9 +83,7 @@ async def open_sqlite(
     `spool` is the folder of the uploads, by default `spool` beside the base. `index` answers the searches
     instead of the embedded index, and is closed with the store. `unfinished` also opens the target of an
     unfinished migration. Up to `search_processes` processes search beside this one, if there is no `index`.
-
-    Raises:
-        BaseRefused: the base cannot be opened; the message is for the operator.
+    Raises BaseRefused: the base cannot be opened; the message is for the operator.
     """
     store = await asyncio.to_thread(
         _open,
@@ -114,8 +105,8 @@ async def open_sqlite(
 def _open(
     path: Path,
     spool: Path,
-    embedder: EmbedderIdentity,
-    bounds: Bounds,
+    embedder: port.EmbedderIdentity,
+    bounds: port.Bounds,
     times: tuple[Clock, Elapsed],
     *,
     unfinished: bool,
@@ -152,7 +143,7 @@ class SqliteWrite(SqliteRead, Write):
         self,
         db: apsw.Connection,
         clock: SteadyClock,
-        bounds: Bounds,
+        bounds: port.Bounds,
         originals: OriginalFolder,
         dropped: set[str],
         *,
@@ -199,7 +190,7 @@ class SqliteWrite(SqliteRead, Write):
         self.db.executemany("DELETE FROM originals WHERE sha256 = ?", [(each,) for each in hashes])
         self._dropped.update(hashes)
 
-    async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
+    async def insert_content(self, document_id: int, title: str, prepared: port.Prepared) -> None:
         if not prepared.chunks:
             return
         # Chunk ids are never reused, even those of deleted chunks: AUTOINCREMENT remembers the highest.
@@ -240,7 +231,7 @@ class SqliteStore(ReadingStore):
         reserve: Reserve,
         index: EmbeddedIndex,
         originals: OriginalFolder,
-        bounds: Bounds,
+        bounds: port.Bounds,
         clock: SteadyClock,
         *,
         context: bool,
@@ -253,7 +244,7 @@ class SqliteStore(ReadingStore):
         self._log_pages = 0
         self._least_size = 0.0
         """Size of the file at the last check, in bytes: it never shrinks. Infinite once it has."""
-        self._publish: Callable[[StoreEvent], object] = lambda _: None
+        self._publish: Callable[[port.StoreEvent], object] = lambda _: None
         self._waiting: deque[_Waiting[Any]] = deque()
         self._writer = Threads(self._connect_writer, 1, "kb-write")
 
@@ -298,7 +289,7 @@ class SqliteStore(ReadingStore):
     async def renew_damaged_index(self) -> int:
         return await self._upkeep.renew_damaged()
 
-    def subscribe(self, callback: StoreEventCallback) -> None:
+    def subscribe(self, callback: port.StoreEventCallback) -> None:
         """Report queued jobs. There are no changes by other engines: one process owns the base."""
         loop = asyncio.get_running_loop()
         self._publish = lambda event: loop.call_soon_threadsafe(callback, event)
@@ -396,7 +387,7 @@ class SqliteStore(ReadingStore):
         else:
             waiting.outcome.set_result(answer)
 
-    def _transact(self, works: Iterable[Work[T]], bounds: Bounds | None = None) -> list[T]:
+    def _transact(self, works: Iterable[Work[T]], bounds: port.Bounds | None = None) -> list[T]:
         """Return the results of the works done in one transaction; it accepts no more once it is large."""
         works = iter(works)
         if (first := next(works, None)) is None:
@@ -405,7 +396,7 @@ class SqliteStore(ReadingStore):
         staged: State | None = None
         added = 0
         dropped: set[str] = set()
-        events: list[StoreEvent] = []
+        events: list[port.StoreEvent] = []
         db = self._writer.connection()
         db.execute("BEGIN IMMEDIATE")
         try:

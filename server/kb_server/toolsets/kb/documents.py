@@ -9,12 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CHECK_CITATION,
-    LIST_DOCUMENTS,
-    DocumentQuery,
-    DocumentsQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.semantics.search import as_line, from_line, longest_prefix, with_header
 from kb_server import collection_moves, collection_tags
 from kb_server.tool import Annotations, Call, ToolError
@@ -173,7 +168,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
         )
 
     async def _by_id(self, document_id: int, arguments: KbGetArguments) -> KbGetResult:
-        query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
+        query = ops.DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
         document = await self.document(document_id, query)
         repaired = await collection_moves.repair(self.engine, document.id, document.tags, document.version)
         if repaired is not None:
@@ -217,7 +212,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
                 f"This is not a citation: {error}. Pass a citation exactly as kb_search returned it.",
                 parameter="citation",
             ) from error
-        check = await self.engine.call(CHECK_CITATION, body=citation)
+        check = await self.engine.call(ops.CHECK_CITATION, body=citation)
         return KbGetResult(
             id=UNSET if check.document_id is None else check.document_id,
             version=UNSET if check.version is None else check.version,
@@ -230,8 +225,8 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
     async def _listed(self, arguments: KbGetArguments) -> KbGetResult:
         source_path, collection = arguments.source_path, arguments.collection
         tag = None if collection is None else collection_tags.tag_of(collection)
-        query = DocumentsQuery(source_path=source_path, tag=tag, offset=arguments.offset)
-        found = await self.engine.call(LIST_DOCUMENTS, query=query)
+        query = ops.DocumentsQuery(source_path=source_path, tag=tag, offset=arguments.offset)
+        found = await self.engine.call(ops.LIST_DOCUMENTS, query=query)
         entries = []
         for document in found.documents:
             repaired = await collection_moves.repair(

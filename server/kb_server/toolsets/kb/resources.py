@@ -11,14 +11,7 @@ from typing import get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    DOCUMENT_KEY,
-    GET_DOCUMENT,
-    LIST_DOCUMENTS,
-    WITHOUT_CHUNKS,
-    DocumentQuery,
-    DocumentsQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_server.collection_tags import tag_of
 from kb_server.cursors import next_cursor, offset_of
 from kb_server.engine_client.errors import Refused
@@ -36,7 +29,7 @@ _CHUNKS = 500
 _SOURCES = "kb://sources/"
 _LONGEST_PATH = 1_000
 _COMPLETED = {TEMPLATE: ("id",), SOURCE_TEMPLATE: ("collection", "path")}
-_KEY = re.compile(get_args(DOCUMENT_KEY)[1].pattern)
+_KEY = re.compile(get_args(ops.DOCUMENT_KEY)[1].pattern)
 _PARTS = ("from", "to")
 _AS_WRITTEN: frozenset[str] = frozenset(["text", "data"])
 _BREAK = "\n\n"
@@ -67,8 +60,8 @@ class DocumentResources:
     async def page(self, cursor: str | None) -> tuple[Sequence[Resource], str | None]:
         """Return one page; a document that is added meanwhile shifts later entries."""
         offset = offset_of(cursor)
-        query = DocumentsQuery(sort_by="updated_at", offset=offset, limit=_PAGE)
-        listed = await self._services.engine.call(LIST_DOCUMENTS, query=query)
+        query = ops.DocumentsQuery(sort_by="updated_at", offset=offset, limit=_PAGE)
+        listed = await self._services.engine.call(ops.LIST_DOCUMENTS, query=query)
         following = next_cursor(offset, len(listed.documents), listed.total)
         return [_resource(each) for each in listed.documents], following
 
@@ -80,9 +73,9 @@ class DocumentResources:
         place, offset = start, 0
         try:
             while True:
-                query = DocumentQuery(chunk_offset=offset, chunk_limit=_CHUNKS)
+                query = ops.DocumentQuery(chunk_offset=offset, chunk_limit=_CHUNKS)
                 document = await self._services.engine.call(
-                    GET_DOCUMENT, path={"document_id": key}, query=query
+                    ops.GET_DOCUMENT, path={"document_id": key}, query=query
                 )
                 for chunk in document.chunks:
                     if chunk.start >= last:
@@ -110,7 +103,7 @@ class DocumentResources:
         try:
             key, _, _ = await self._place(uri)
             document = await self._services.engine.call(
-                GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS
+                ops.GET_DOCUMENT, path={"document_id": key}, query=ops.WITHOUT_CHUNKS
             )
         except ToolError:
             return None
@@ -141,7 +134,7 @@ class DocumentResources:
         if not 1 <= len(source_path) <= _LONGEST_PATH:
             raise not_found(uri)
         listed = await self._services.engine.call(
-            LIST_DOCUMENTS, query=DocumentsQuery(source_path=source_path, tag=tag)
+            ops.LIST_DOCUMENTS, query=ops.DocumentsQuery(source_path=source_path, tag=tag)
         )
         if not listed.documents:
             raise not_found(uri)
@@ -155,7 +148,7 @@ def _resource(document: m.Document) -> Resource:
         title=document.title,
         mime_type=_mime_type(document.doc_type),
         size=document.size_bytes,
-        changed_at=document.updated_at,
+        annotations={"lastModified": document.updated_at},
     )
 
 

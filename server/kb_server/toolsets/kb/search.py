@@ -215,9 +215,7 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
 
 def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     """Return the request to the engine.
-
-    Raises:
-        ToolError: `contradiction` of `top` and `top_n`, `invalid_collection` or `invalid_tag`.
+    Raises ToolError: `contradiction` of `top` and `top_n`, `invalid_collection` or `invalid_tag`.
     """
     top, top_n = arguments.top, arguments.top_n
     if top is not None and top_n is not None and top != top_n:

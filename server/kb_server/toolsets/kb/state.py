@@ -11,14 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    GET_DOCUMENT,
-    GET_STATUS,
-    LIST_JOBS,
-    WITHOUT_CHUNKS,
-    DocumentQuery,
-    JobsQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_server.collection_tags import split_tags
 from kb_server.engine_client.errors import EngineFault, EngineTooOld, Refused
 from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
@@ -80,7 +73,7 @@ State of the base: collections, version, model, documents, queue, storage, issue
     document_mark = "none"
 
     async def run(self, _arguments: NoArguments, _call: Call) -> KbStatusResult:
-        status = await self.engine.call(GET_STATUS)
+        status = await self.engine.call(ops.GET_STATUS)
         collections = await collections_of(self.engine)
         issues, storage = list(status.issues), status.storage
         try:
@@ -166,7 +159,7 @@ def _cut(text: str, length: int) -> str:
 
 
 async def document_of(
-    engine: Engine, job: m.Job, query: DocumentQuery = WITHOUT_CHUNKS
+    engine: Engine, job: m.Job, query: ops.DocumentQuery = ops.WITHOUT_CHUNKS
 ) -> m.DocumentDetail | None:
     """Return the document of a completed job, or None if there is none yet or it cannot be read.
 
@@ -175,9 +168,13 @@ async def document_of(
     if job.document_id is None:
         return None
     try:
-        return await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=query)
+        return await engine.call(ops.GET_DOCUMENT, path={"document_id": job.document_id}, query=query)
     except EngineFault as fault:
-        if isinstance(fault, Refused) and fault.reason == "unknown_parameter" and query is not WITHOUT_CHUNKS:
+        if (
+            isinstance(fault, Refused)
+            and fault.reason == "unknown_parameter"
+            and query is not ops.WITHOUT_CHUNKS
+        ):
             return await document_of(engine, job)
         return None
 
@@ -227,9 +224,9 @@ it has ended and its content can be searched."""
             if document is not None and document.status == "empty":
                 hints.append(why_empty(document))
         else:
-            limit = arguments.limit or JobsQuery().limit
-            query = JobsQuery(status=arguments.status, limit=limit, offset=arguments.offset)
-            found = await self.engine.call(LIST_JOBS, query=query)
+            limit = arguments.limit or ops.JobsQuery().limit
+            query = ops.JobsQuery(status=arguments.status, limit=limit, offset=arguments.offset)
+            found = await self.engine.call(ops.LIST_JOBS, query=query)
             entries, total = [job_entry(job) for job in found.jobs], found.total
             if arguments.limit is None:
                 entries = [*fitting(entries[:_PAGE], _PAGE_BYTES)]

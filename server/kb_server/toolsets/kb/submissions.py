@@ -13,15 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CREATE_JOB,
-    GET_JOB,
-    PATCH_NOTE,
-    UPDATE_WAIT_SECONDS,
-    WITHOUT_CHUNKS,
-    DocumentQuery,
-    NoteQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.semantics.access import named
 from kb_contracts.semantics.sources import what_stays
 from kb_server import collection_moves
@@ -56,7 +48,7 @@ SHORT_NOTE_WAIT_SECONDS = 5.0
 
 MOST_SIMILAR = 3
 """Maximum number of similar notes that are named with a new one."""
-_WITH_SIMILAR = DocumentQuery(chunks=False, similar=MOST_SIMILAR)
+_WITH_SIMILAR = ops.DocumentQuery(chunks=False, similar=MOST_SIMILAR)
 _SIMILAR_HINT = (
     " `similar` has older notes on the same subject; to replace one of them, call kb_update_note with its "
     "document_id."
@@ -131,7 +123,7 @@ class _SubmittingTool(KbTool[A, S]):
         call: Call,
         *,
         is_short: bool = False,
-        query: DocumentQuery = WITHOUT_CHUNKS,
+        query: ops.DocumentQuery = ops.WITHOUT_CHUNKS,
     ) -> _Followed:
         """Wait up to `wait` seconds for the end of the job, and read its document with `query`.
 
@@ -235,7 +227,7 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
             source_path=arguments.source_path,
             dedup_scope=tags[0],
         )
-        job = await self.engine.call(CREATE_JOB, body=note)
+        job = await self.engine.call(ops.CREATE_JOB, body=note)
         call.log["job_id"] = job.id
         wait = arguments.wait_seconds
         if wait is None:
@@ -399,7 +391,7 @@ Searchable when its job has completed (kb_jobs, wait_seconds)."""
             owner=call.grant.name,
         )
         call.log["job_id"] = finished.job_id
-        job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
+        job = finished.job or await self.engine.call(ops.GET_JOB, path={"job_id": finished.job_id})
         followed = await self.follow(job, arguments.wait_seconds, call)
         return followed.as_result(Submission, finished.upload.collection)
 
@@ -436,9 +428,9 @@ has changed meanwhile. Notes only."""
         )
         # An update that takes longer than the engine waits is joined when the same call is repeated.
         document = await self.engine.call(
-            PATCH_NOTE,
+            ops.PATCH_NOTE,
             path={"document_id": arguments.document_id},
-            query=NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, self.engine.longest_wait), 3)),
+            query=ops.NoteQuery(wait=round(min(ops.UPDATE_WAIT_SECONDS, self.engine.longest_wait), 3)),
             body=patch,
         )
         if isinstance(document, m.Job):

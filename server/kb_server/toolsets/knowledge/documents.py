@@ -10,15 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CLEAR_DOCUMENTS,
-    DELETE_DOCUMENT,
-    GET_STATUS,
-    LIST_DOCUMENTS,
-    SEARCH,
-    ClearQuery,
-    DocumentsQuery,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.semantics.search import with_header
 from kb_server.tool import EXACT, INVALID, MISSING, WORDS, Annotations, Call, ToolError
 from kb_server.toolsets import quoted
@@ -144,9 +136,9 @@ Examples: {"query": "How to configure authentication?", "top_k": 5}; {"query": "
             min_score=arguments.min_relevance,
             filters=None if given is None else _filters(given),
         )
-        found = await self.engine.call(SEARCH, body=request)
+        found = await self.engine.call(ops.SEARCH, body=request)
         results = [_hit(result) for result in found.results if result.without_phrase is not True]
-        empty = not found.results and (await self.engine.call(GET_STATUS)).documents.total == 0
+        empty = not found.results and (await self.engine.call(ops.GET_STATUS)).documents.total == 0
         if empty:
             raise ToolError(
                 "empty_knowledge_base",
@@ -243,7 +235,7 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
         await self.confirmed(
             f"Remove {quoted(name_of(document))}, with {document.chunk_count} passages?", call
         )
-        removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
+        removed = await self.engine.call(ops.DELETE_DOCUMENT, path={"document_id": document.uid})
         return KnowledgeRemoveResult(
             document_id=document.uid, filename=name_of(document), chunks_removed=removed.chunks
         )
@@ -291,13 +283,13 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
     max_result_chars = 400_000
 
     async def run(self, arguments: KnowledgeShowArguments, _call: Call) -> KnowledgeShowResult:
-        query = DocumentsQuery(
+        query = ops.DocumentsQuery(
             limit=arguments.limit,
             offset=arguments.offset,
             sort_by=_SORTED_BY[arguments.sort_by],
             sort_order=arguments.sort_order,
         )
-        found = await self.engine.call(LIST_DOCUMENTS, query=query)
+        found = await self.engine.call(ops.LIST_DOCUMENTS, query=query)
         return KnowledgeShowResult(
             documents=[
                 ListedDocument(
@@ -353,9 +345,9 @@ Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
         if not arguments.confirm or arguments.confirmation_phrase != PHRASE:
             raise await self._unconfirmed()
         if self.can_ask(call):
-            total = (await self.engine.call(GET_STATUS)).documents.total
+            total = (await self.engine.call(ops.GET_STATUS)).documents.total
             await self.confirmed(f"Remove ALL {total} documents, for good?", call)
-        removed = await self.engine.call(CLEAR_DOCUMENTS, query=ClearQuery(confirm=True))
+        removed = await self.engine.call(ops.CLEAR_DOCUMENTS, query=ops.ClearQuery(confirm=True))
         return KnowledgeClearResult(
             documents_removed=removed.documents,
             embeddings_removed=removed.chunks,  # a passage has one embedding
@@ -367,7 +359,7 @@ Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
         return await self._unconfirmed() if error.code == MISSING else error
 
     async def _unconfirmed(self) -> ToolError:
-        status = await self.engine.call(GET_STATUS)
+        status = await self.engine.call(ops.GET_STATUS)
         return ToolError(
             CONFIRM,
             f"This action will delete ALL documents. Set confirm=true and confirmation_phrase='{PHRASE}' to "

@@ -18,9 +18,9 @@ from kb_config.installing import install_command
 from kb_contracts.api.formats import FORMATS, Format
 from kb_engine.extract import extract
 from kb_engine.extract.pictures import MOST_PIXELS, draw_picture, read_picture
-from kb_load.pdf import pdf_of
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Extraction, Limits
+from tests.support.pdfs import pdf_of
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("loaded_models")]
 

@@ -12,13 +12,13 @@ from kb_config.installing import install_command
 from kb_contracts.api.formats import FORMATS
 from kb_engine.extract import extract
 from kb_engine.extract.scans import read_scans
-from kb_load.pdf import pdf_of, text_of_page
 from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Context, Extraction, Limits, Page, PageBegun, PagesCounted, Progress
 from kb_readers.remarks import pages_listed
 from tests.support.documents import LOCKED_TRAILER
 from tests.support.loop_clock import advance_loop
 from tests.support.patience import ANSWER_SECONDS
+from tests.support.pdfs import pdf_of, text_of_page
 from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("loaded_models")]

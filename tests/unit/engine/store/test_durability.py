@@ -400,7 +400,7 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
 
     monkeypatch.setattr(documents, "insert", slowly)
     committing = asyncio.ensure_future(base.commit(leased, prepared("a")))
-    await asyncio.to_thread(began.wait, 10)
+    assert await asyncio.to_thread(began.wait, ANSWER_SECONDS)
     committing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await committing

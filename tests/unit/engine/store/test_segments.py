@@ -401,7 +401,7 @@ async def test_an_index_of_an_earlier_analyser_answers_until_it_has_been_made_an
 
     monkeypatch.setattr(segments, "_renewed", held)
     async with opened(earlier) as base:
-        await asyncio.to_thread(begin.wait, 30)
+        assert await asyncio.to_thread(begin.wait, ANSWER_SECONDS)
         assert EARLIER in analysers(base)
         assert await first(base, "KB_EMBEDDER") == "parts"
         assert await first(base, "Haus") is None
@@ -427,7 +427,7 @@ async def test_an_index_of_an_earlier_analyser_answers_until_it_has_been_made_an
 
 async def test_closing_does_not_wait_for_a_renewal(earlier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted renewal starts again at the next start."""
-    begin, closing = threading.Event(), threading.Event()
+    begin, opening = threading.Event(), threading.Event()
     batches, read = segments._batches, []
 
     def slow(*arguments: Any) -> Iterator[Any]:
@@ -435,14 +435,15 @@ async def test_closing_does_not_wait_for_a_renewal(earlier: Path, monkeypatch: p
             if threading.current_thread().name.startswith("kb-index"):
                 read.append(batch)
                 begin.set()
-                closing.wait(ANSWER_SECONDS)
+                assert opening.wait(ANSWER_SECONDS)
+                assert base.store._upkeep._stopped.wait(ANSWER_SECONDS)
             yield batch
 
     with monkeypatch.context() as slowly:
         slowly.setattr(segments, "_batches", slow)
-        async with opened(earlier):
-            await asyncio.to_thread(begin.wait, 30)
-            asyncio.get_running_loop().call_later(0.3, closing.set)
+        async with opened(earlier) as base:
+            opening.set()
+            assert await asyncio.to_thread(begin.wait, ANSWER_SECONDS)
     assert len(read) == 1
     async with opened(earlier) as again:
         await renewed(again)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.support.patience import SILENCE
+from tests.support.loop_clock import advance_loop
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.ragler import API_DOCS, KEY, Backend, RaglerTools, tools_before
 
 SEARCH, LIST, INFO = "/vector/search", "/collections", f"/collections/{API_DOCS}"
@@ -134,21 +135,23 @@ async def test_every_answer_that_is_none_has_an_error_of_ours(
 @pytest.mark.requirement("R40", "R67")
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_backend_that_keeps_silent_is_given_up_after_the_timeout(
-    backend: Backend, tmp_path: Path, name: str
+    backend: Backend, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = 0
+    advance, asked = advance_loop(monkeypatch), asyncio.Semaphore(0)
 
     async def silent(request: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
+        asked.release()
         await asyncio.Event().wait()
         raise AssertionError("an event that nobody sets")
 
     backend.does(PATHS[name], silent)
-    async with tools_before(backend.url, tmp_path, request_timeout_ms=round(SILENCE * 1000)) as tools:
-        told = await tools.refused(name, **CALLS[name])
-        assert told["error"] == "timeout"
-        assert asked == 1
+    allowed = round(ANSWER_SECONDS * 1000)
+    async with tools_before(backend.url, tmp_path, request_timeout_ms=allowed) as tools:
+        asking = asyncio.create_task(tools.refused(name, **CALLS[name]))
+        await asyncio.wait_for(asked.acquire(), ANSWER_SECONDS)
+        advance(ANSWER_SECONDS)
+        assert (await asking)["error"] == "timeout"
+        assert asked.locked(), "it was asked once"
         assert f'mcp_errors_total{{tool="{name}",error_type="timeout"}} 1' in tools.metrics.render()
 
 

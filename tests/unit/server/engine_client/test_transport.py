@@ -102,13 +102,6 @@ async def silent(reader: Reader, _writer: Writer) -> None:
     await reader.read()
 
 
-async def pause(seconds: float) -> None:
-    """Sleep in real time, which the limits here measure."""
-    passed = asyncio.Event()
-    asyncio.get_running_loop().call_later(seconds, passed.set)
-    await passed.wait()
-
-
 class TestReuse:
     async def test_one_connection_carries_one_request_after_another(self) -> None:
         async with peer(ok) as made, pool_to(made) as pool:

@@ -17,7 +17,7 @@ from kb_contracts.access.reach import RIGHTS, Access, Reach
 from kb_server.access.grants import Grant
 from kb_server.oauth.issuer import IssuerKeys
 from kb_server.oauth.oauth_settings import OAUTH_SCOPES, OAuthSettings
-from kb_server.oauth.tokens import Scopes, TokenVerifier, suits
+from kb_server.oauth.tokens import Scopes, TokenVerifier
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.authentication import AuthenticatorUnavailable
 from mcp_aiohttp.protocol.caller import TokenRefused
@@ -49,7 +49,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def verifier(issuer: Issuer, clock: Clock) -> TokenVerifier:
-    keys = IssuerKeys(issuer.url, suits, clock)
+    keys = IssuerKeys(issuer.url, clock)
     return TokenVerifier(issuer.url, lambda: [AUDIENCE], SCOPES, keys=keys)
 
 
@@ -167,7 +167,7 @@ async def test_a_withdrawn_key_signs_nothing_after_ten_minutes(
 async def test_the_result_of_a_token_is_cached_for_a_minute(issuer: Issuer, clock: Clock) -> None:
     clock.now = time.time()
     verifier = TokenVerifier(
-        issuer.url, lambda: [AUDIENCE], SCOPES, keys=IssuerKeys(issuer.url, suits, clock), clock=clock
+        issuer.url, lambda: [AUDIENCE], SCOPES, keys=IssuerKeys(issuer.url, clock), clock=clock
     )
     token = issuer.token()
     assert await verifier.identity(token) is await verifier.identity(token)

@@ -94,9 +94,7 @@ async def keep_index(
 
 async def index_due(db: Db, exact_below: int) -> Due | None:
     """Return the index to build, or None.
-
-    Raises:
-        CannotIndex: it is due, but this server or these vectors do not allow it.
+    Raises CannotIndex: it is due, but this server or these vectors do not allow it.
     """
     found = await row(
         db,

@@ -48,9 +48,7 @@ async def find_candidates(
     without: Sequence[int] = (),
 ) -> Candidates:
     """Return the best chunks, except `without`. `db` is in a transaction with one snapshot.
-
-    Raises:
-        EngineError: `not_ready` if the base has a different embedder by now.
+    Raises EngineError: `not_ready` if the base has a different embedder by now.
     """
     state = await read_state(db, embedder, query, words.sizes, without)
     if not state.extent.left:

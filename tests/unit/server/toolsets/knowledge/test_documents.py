@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from kb_load.pdf import pdf_of
 from kb_simulator import Stuck
 from tests.support.knowledge import Knowledge
+from tests.support.pdfs import pdf_of
 
 HTML = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
 NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"

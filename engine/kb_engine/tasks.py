@@ -7,7 +7,7 @@ from typing import Any
 
 
 async def end(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel the tasks, as far as there are any that run, and wait until they have ended."""
+    """Cancel the tasks that have not ended, and wait until they have. None stands for no task."""
     running = [task for task in tasks if task is not None and not task.done()]
     for task in running:
         task.cancel()

@@ -109,7 +109,7 @@ def _number(attribute: str | None, default: int = 1) -> int:
 
 
 class Tokenizer(HTMLParser):
-    """The standard library's tokenizer, which no declaration stops."""
+    """The tokenizer of the standard library, which accepts any declaration here."""
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
         """Treat `<![anything` as a comment, as browsers do; the base class asserts on unknown words."""

@@ -76,7 +76,7 @@ def given_title(given: str | None) -> str | None:
 
 
 def office_title(given: str | None) -> str | None:
-    """Return the title in the properties of an Office file, or None, too, if it is that of a program."""
+    """Return the title in the properties of an Office file; None also for the default of a program."""
     title = given_title(given)
     return None if title is not None and title.lower() == "powerpoint presentation" else title
 

@@ -311,7 +311,9 @@ def _remove(file: Path, before: str) -> None:
 
 @contextmanager
 def _changing(file: Path, before: str) -> Iterator[None]:
-    """Raises CliError: another program has changed the file, or the block failed; it is then unchanged."""
+    """Check that the file is as it was read, and run the block, which changes it.
+    Raises CliError: another program has changed the file, or the block failed; it is then unchanged.
+    """
     if _text_of(file) != before:
         raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
     try:

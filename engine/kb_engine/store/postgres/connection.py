@@ -137,8 +137,8 @@ def as_engine_errors() -> Iterator[None]:
     except asyncpg.DiskFullError as error:
         if _SHARED_MEMORY in str(error):
             raise not_ready(
-                "The database's server has too little shared memory (/dev/shm). Nothing was changed; retry. "
-                "A container has a limit of its own for it: raise that (shm_size)."
+                "The database server has too little shared memory (/dev/shm). Nothing was changed; retry. "
+                "If it runs in a container, raise the limit of the container (shm_size)."
             ) from error
         raise EngineError(
             "storage_full", "The disk of the database is full. Nothing was changed; make room and retry."

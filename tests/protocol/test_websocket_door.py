@@ -52,8 +52,11 @@ async def _until_none_is_left(kind: type) -> None:
 # --- limits ----------------------------------------------------------------------------------------
 
 
-async def test_websockets_past_the_bound_are_refused_on_all_endpoints(serve: Serve, connect: Connect) -> None:
+async def test_websockets_past_the_bound_are_refused_on_all_endpoints(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     """At most half of the connections: they stay in use while open, and requests need the others."""
+    caplog.set_level("INFO")
     served = await serve(settings={"max_connections": 4})
     first, _ = [await connect(served, path) for path in ("/mcp", "/mcp/fake")]
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
@@ -64,6 +67,7 @@ async def test_websockets_past_the_bound_are_refused_on_all_endpoints(serve: Ser
     refused = await raw(served.port, upgrade())
     assert refused.startswith(b"HTTP/1.1 503 ")
     await first.socket.close()
+    await eventually_async(lambda: "A WebSocket ended" in caplog.messages, what="the end at the server")
     await (await connect(served)).ask(call("echo", text="x"))
 
 

@@ -43,7 +43,7 @@ _WORDS_TO_AWAIT = 3_000
 _UNAVAILABLE = frozenset({502, 503, 504})
 
 TOO_FAST = "too fast"
-"""The begin of the reason why a promise on unfinished jobs is not shown."""
+"""The beginning of the reason why a promise on unfinished jobs is not shown."""
 
 _PATHS = [
     (operation, re.compile(re.sub(r"{\w+}", "[^/]+", operation.path)))

@@ -169,7 +169,7 @@ async def test_deleting_a_note_ends_a_waiting_update_with_document_not_found(
     answered(await kb.http.delete(f"/api/v1/documents/{number}"))
     embedder.release.set()
     problem(await waiting, "document_not_found")
-    assert (await kb.job(job["id"]))["error"]["code"] == "document_not_found"
+    assert (await kb.ended(job))["error"]["code"] == "document_not_found"
 
 
 @pytest.mark.requirement("K52")

@@ -129,7 +129,7 @@ class Counters:
         self._values[name] += amount
 
     def totals(self) -> Mapping[Name, float]:
-        """Return all numbers, summed over the current and earlier workers."""
+        """Return all numbers."""
         return self._values
 
 
@@ -159,6 +159,7 @@ class MmapCounters(Counters):
         self._doubles[index] += amount
 
     def totals(self) -> Mapping[Name, float]:
+        """Return all numbers, summed over the current and earlier workers."""
         summed: defaultdict[Name, float] = defaultdict(float)
         for numbers in counters_by_slot(self._folder).values():
             for name, value in numbers.items():

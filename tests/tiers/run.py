@@ -7,7 +7,7 @@
     python -m tests.tiers.run --commit-costs   write the processor time of each tier into costs.json
 
 A failed tier does not stop the next, and is not repeated. Exit status 1 if one failed or
-grew beyond its budget.
+grew beyond its budget, which is that of a run without --all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from threading import Event
 
 from tests.support.costs import FILE_VARIABLE
 from tests.support.scope import ALL_VARIABLE
@@ -36,6 +37,8 @@ from tests.tiers.table import TIERS, Tier, command_of
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (sys.executable, "-m", "tests.tiers.reference")
+BETWEEN_REFERENCES = 45.0
+"""Seconds from one run of the reference workload beside a tier to the next."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,24 @@ class Usage:
 
 @dataclass(frozen=True)
 class Result:
-    """A tier that ran. `tests`: processor seconds by test, empty if it ran no pytest."""
+    """A tier that ran.
+
+    `tests`: processor seconds by test, empty if it ran no pytest. `reference`: processor seconds of the
+    reference workload beside it, 0 if it did not run.
+    """
 
     tier: Tier
     usage: Usage
     tests: Mapping[str, float]
+    reference: float
 
     @property
     def passed(self) -> bool:
         return self.usage.status == 0
+
+    @property
+    def cost(self) -> budget.Cost:
+        return budget.cost_of(self.usage.processor, self.tests, self.reference)
 
 
 def spend(command: Sequence[str], **environment: str) -> Usage:
@@ -74,12 +86,26 @@ def spend(command: Sequence[str], **environment: str) -> Usage:
     return Usage(process.returncode, time.monotonic() - began, used.ru_utime + used.ru_stime)
 
 
+def references(ended: Event) -> list[float]:
+    """Processor seconds of the reference workload, run at once and again and again until `ended` is set."""
+    spent = [spend(REFERENCE).processor]
+    while not ended.wait(BETWEEN_REFERENCES):
+        spent.append(spend(REFERENCE).processor)
+    return spent
+
+
 def run_tier(tier: Tier, folder: Path) -> Result:
-    """Run the command of a tier; `folder` receives the costs of its tests."""
+    """Run the command of a tier with the reference workload beside it; `folder` receives the tests' costs."""
     costs = folder / f"{tier.name.replace(' ', '-')}.json"
-    usage = spend(command_of(tier), **{FILE_VARIABLE: str(costs)})
+    ended = Event()
+    with ThreadPoolExecutor(1) as beside:
+        spent = beside.submit(references, ended)
+        try:
+            usage = spend(command_of(tier), **{FILE_VARIABLE: str(costs)})
+        finally:
+            ended.set()
     tests = json.loads(costs.read_text(encoding="utf-8")) if costs.exists() else {}
-    return Result(tier, usage, tests)
+    return Result(tier, usage, tests, median(spent.result()))
 
 
 def chosen(names: Collection[str], *, everything: bool, records: Records) -> Iterator[tuple[Tier, str]]:
@@ -125,36 +151,35 @@ def folders_in_memory() -> Iterator[Path]:
         yield folder
 
 
-def run_all(due: Sequence[Tier], records: Records, folder: Path) -> tuple[list[Result], float]:
-    """Run tiers in their order; the results, and the processor seconds of the reference workload."""
-    results, references = [], []
+def run_all(due: Sequence[Tier], records: Records, folder: Path) -> list[Result]:
+    """Run tiers in their order."""
+    results = []
     preparations = Preparations(due)
     for tier in due:
-        references.append(spend(REFERENCE).processor)
         print(f"\n=== {tier.name}", flush=True)
         try:
             preparations.finish(tier)
         except (OSError, subprocess.SubprocessError) as error:  # the other tiers are run and recorded
             print(f"not prepared: {error}", flush=True)
-            results.append(Result(tier, Usage(1, 0.0, 0.0), {}))
+            results.append(Result(tier, Usage(1, 0.0, 0.0), {}, 0.0))
             continue
         result = run_tier(tier, folder)
         results.append(result)
         if result.passed:
             records.add(tier)
-    return results, median(references)
+    return results
 
 
-def report(results: Sequence[Result], reference: float, left_out: Sequence[Tier]) -> Iterator[str]:
+def report(results: Sequence[Result], left_out: Sequence[Tier]) -> Iterator[str]:
     """Lines of the table at the end."""
-    yield f"\n{'tier':24} {'tests':>6} {'wall s':>8} {'processor s':>12} {'ratio':>8}"
+    yield f"\n{'tier':24} {'tests':>6} {'wall s':>8} {'processor s':>12} {'reference s':>12} {'ratio':>8}"
     for result in results:
-        usage, ratio = result.usage, result.usage.processor / reference
+        usage, reference = result.usage, result.reference
         row = f"{result.tier.name:24} {len(result.tests):6} {usage.wall:8.0f} {usage.processor:12.0f}"
-        yield f"{row} {ratio:8.1f}{'' if result.passed else f'  FAILED with {usage.status}'}"
+        ratio = f"{reference:12.2f} {result.cost.ratio:8.1f}" if reference else ""
+        yield f"{row} {ratio}{'' if result.passed else f'  FAILED with {usage.status}'}"
     wall, processor = (sum(getattr(each.usage, name) for each in results) for name in ("wall", "processor"))
     yield f"{'sum':24} {sum(len(each.tests) for each in results):6} {wall:8.0f} {processor:12.0f}"
-    yield f"reference workload: {reference:.2f} s of processor time"
     if left_out:
         yield f"not run: {', '.join(tier.name for tier in left_out)}"
 
@@ -168,6 +193,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="print what would run")
     parser.add_argument("--commit-costs", action="store_true", help="write the costs into costs.json")
     options = parser.parse_args(arguments)
+    if options.all and options.commit_costs:
+        parser.error("--commit-costs is for the rows that every run has: leave out --all")
     if unknown := set(options.tiers) - {tier.name for tier in TIERS}:
         parser.error(f"no tier is called {', '.join(sorted(unknown))}")
     records = Records(ROOT, records_folder())
@@ -180,19 +207,13 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with folders_in_memory() as folder:
         os.environ["TMPDIR"] = str(folder)
-        results, reference = run_all([tier for tier, reason in table if reason], records, folder)
+        results = run_all([tier for tier, reason in table if reason], records, folder)
     left_out = [tier for tier, reason in table if not reason]
-    print("\n".join(report(results, reference, left_out)))
-    costs = {
-        f"{result.tier.name} --all" if options.all else result.tier.name: budget.cost_of(
-            result.usage.processor, result.tests, reference
-        )
-        for result in results
-        if result.tier.measured and result.passed
-    }
+    print("\n".join(report(results, left_out)))
+    costs = {each.tier.name: each.cost for each in results if each.tier.measured and each.passed}
     if options.commit_costs:
         budget.commit(costs)
-    grown = list(budget.growth(costs))
+    grown = [] if options.all else list(budget.growth(costs))
     print("\n".join(grown))
     return 0 if not grown and all(result.passed for result in results) else 1
 

@@ -38,7 +38,7 @@ class Tier:
     """Preparations of `tests.tiers.preparations` that have to end before it begins."""
     always: bool = False
     measured: bool = True
-    """False if its work is done by processes that are no children of the command, or counted by time."""
+    """False if it takes a few seconds, is counted by time, or if no child of the command does its work."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ TIERS = (
         sources=("simulator", "engine"),
     ),
     Tier("mutants", tests=("tests/mutation",), sources=("simulator",), command=("make", "mutants")),
-    Tier("seeded faults", tests=("tests/mutation/test_faults.py",)),
+    Tier("seeded faults", tests=("tests/mutation/test_faults.py",), measured=False),
     Tier(
         "conformance",
         tests=("tests/conformance",),
@@ -117,6 +117,7 @@ TIERS = (
         "distributions",
         sources=("docs", "README.md", "ARCHITECTURE.md", "deploy/bundle.py"),
         command=("make", "dist"),
+        measured=False,
     ),
     Tier(
         "load",

@@ -22,5 +22,5 @@ def test_a_tier_whose_preparation_failed_fails_alone(tmp_path: Path, monkeypatch
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     name = ("-c", "user.name=kb", "-c", "user.email=kb@example.org")
     subprocess.run(["git", *name, "commit", "--quiet", "--allow-empty", "-m", "x"], cwd=tmp_path, check=True)
-    results, _ = run.run_all(tiers, Records(tmp_path, tmp_path / "records"), tmp_path)
+    results = run.run_all(tiers, Records(tmp_path, tmp_path / "records"), tmp_path)
     assert [(result.tier.name, result.passed) for result in results] == [("images", False), ("engine", True)]

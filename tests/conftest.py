@@ -74,7 +74,7 @@ def _can_have_process_tests(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the import of files, and of a folder's `conftest.py`, without tests of the mark that is asked for."""
+    """Skip the import of files, and of `conftest.py` in folders, without tests of the mark in question."""
     if config.option.markexpr == "not process":
         files = [collection_path] if collection_path.suffix == ".py" else collection_path.rglob("test_*.py")
         return all(PROCESS_MARK.search(_text(file)) for file in files) or None

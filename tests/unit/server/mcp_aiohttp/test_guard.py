@@ -23,12 +23,6 @@ from mcp_aiohttp.protocol.jsonrpc import Refusal
 PROXIES = TrustedProxies(["10.0.0.0/8", "127.0.0.1", "fd00::/8"])
 
 
-def request(*authorization: str, peer: str = "10.0.0.1", **headers: str) -> web.Request:
-    pairs = [("Authorization", value) for value in authorization]
-    pairs += [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return make_mocked_request("POST", "/mcp", headers=CIMultiDict(pairs)).clone(remote=peer)
-
-
 def status(check: Callable[[web.Request], None], asked: web.Request) -> int:
     try:
         check(asked)

@@ -74,11 +74,12 @@ def _can_have_process_tests(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the import of files without tests of the mark that is asked for."""
+    """Skip the import of files, and of `conftest.py` in folders, without tests of the mark in question."""
+    if config.option.markexpr == "not process":
+        files = [collection_path] if collection_path.suffix == ".py" else collection_path.rglob("test_*.py")
+        return all(PROCESS_MARK.search(_text(file)) for file in files) or None
     if collection_path.suffix != ".py":
         return None
-    if config.option.markexpr == "not process":
-        return PROCESS_MARK.search(_text(collection_path)) is not None or None
     return (config.option.markexpr == "process" and not _can_have_process_tests(collection_path)) or None
 
 

@@ -378,13 +378,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         case ["version", *others]:
             arguments = ["--version", *others]
     place = next((place for place, each in enumerate(arguments) if not each.startswith("-")), len(arguments))
-    # A command of the core needs no other parser, and no optional part.
-    given = [command for command in _CORE if [command.name] == arguments[place : place + 1]] or commands()
+    # A command needs no other parser, and one of the core no optional part.
+    wanted = arguments[place : place + 1]
+    given = [each for each in _CORE if [each.name] == wanted]
+    given = given or [each for each in commands() if [each.name] == wanted] or [*commands()]
     root, parsers = _build_parsers(given)
     parser = root
     _check_options(parser, arguments[:place], ["--version", "--help"])
     for command in given:
-        if [command.name] == arguments[place : place + 1]:
+        if [command.name] == wanted:
             parser = parsers[command.name]
             names = [name for argument in command.arguments for name in argument.names]
             _check_options(parser, arguments[place + 1 :], [*names, "--help"])

@@ -57,13 +57,14 @@ def output_schema(model: type[msgspec.Struct]) -> Schema:
     return schema
 
 
-def types_alone(schema: Schema) -> Schema:
-    """Return a result's schema without descriptions, bounds, defaults and `required`: a third of its size.
+@cache
+def types_alone(model: type[msgspec.Struct]) -> Schema:
+    """Return `output_schema` without descriptions, bounds, defaults and `required`: a third of its size.
 
     Members are listed for the result, and for the items of its lists; deeper values are objects without
-    members.
+    members. Cached: do not modify it.
     """
-    return _types_of(schema, named=True, listed=True)
+    return _types_of(output_schema(model), named=True, listed=True)
 
 
 def _types_of(schema: Schema, *, named: bool, listed: bool) -> Schema:

@@ -22,7 +22,7 @@ from kb_server.settings import ServerSettings
 from tests.support.stack import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-RELEASES = ("1.29", "1.33", kubernetes_validate.latest_version())
+RELEASES = ("1.29", kubernetes_validate.latest_version())
 OVERLAYS = ("sqlite", "postgres", "qdrant")
 KB = "base/kb.yml"
 Manifest = dict[str, Any]

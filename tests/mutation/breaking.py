@@ -6,7 +6,7 @@ Each function returns a context manager; a simulator that is created inside it i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,6 +23,8 @@ from kb_http.requests import Incoming
 from kb_simulator.harness import app
 
 Break = Callable[[], AbstractContextManager[Any]]
+Breaks = Mapping[str, Mapping[str, Break]]
+"""The mutants by their names, for each test of a module, without its prefix `test_`."""
 Around = Callable[[Incoming, Handler], Awaitable[Any]]
 
 
@@ -38,6 +40,13 @@ class Mutant:
 def mutant(name: str, *, module: str, test: str, broken: Break) -> Mutant:
     """A mutant for `test` (without its prefix `test_`) of a module of the suite."""
     return Mutant(name, f"{module}::test_{test}", broken)
+
+
+def mutants_of(module: str, breaks: Breaks) -> Iterator[Mutant]:
+    """Yield the mutants of a module's tests."""
+    for test, mutants in breaks.items():
+        for name, broken in mutants.items():
+            yield mutant(name, module=module, test=test, broken=broken)
 
 
 def around(operation_id: str, act: Around) -> Break:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -330,26 +330,20 @@ def problem_without_member(name: str) -> Any:
     return respond
 
 
-def without_etag(operation: AnyOperation, answer: Answering) -> Any:
-    serve = whole_adapt(operation, answer)
+def adapted(change: Callable[[web.StreamResponse], object]) -> Any:
+    """Return an adapter whose responses are changed."""
 
-    async def bare(request: web.Request) -> web.StreamResponse:
-        response = await serve(request)
-        response.headers.pop("ETag", None)
-        return response
+    def adapt(operation: AnyOperation, answer: Answering) -> Any:
+        serve = whole_adapt(operation, answer)
 
-    return bare
+        async def changed(request: web.Request) -> web.StreamResponse:
+            response = await serve(request)
+            change(response)
+            return response
 
+        return changed
 
-def as_text(operation: AnyOperation, answer: Answering) -> Any:
-    serve = whole_adapt(operation, answer)
-
-    async def plain(request: web.Request) -> web.StreamResponse:
-        response = await serve(request)
-        response.content_type = "text/plain"
-        return response
-
-    return plain
+    return adapt
 
 
 whole_adapt = mount._adapt
@@ -361,18 +355,15 @@ async def any_body(operation: Any, request: web.Request) -> Any:
     return await request.read()
 
 
-def key_begins_right(namespace: Any, request: web.Request) -> EngineError | None:
-    sent = request.headers.get("Authorization", "").removeprefix("Bearer ").removeprefix("bearer ")
-    if mount.is_probe(request) or sent.startswith(namespace.api_key):
-        return None
-    return EngineError("unauthorized", "Send the key.")
+def key_by(is_key: Callable[[str, str], bool]) -> Any:
+    """Serve a request if `is_key` is true for its header and the key."""
 
+    def refusal(namespace: Any, request: web.Request) -> EngineError | None:
+        if mount.is_probe(request) or is_key(request.headers.get("Authorization", ""), namespace.api_key):
+            return None
+        return EngineError("unauthorized", "Send the key.")
 
-def bare_key(namespace: Any, request: web.Request) -> EngineError | None:
-    sent = request.headers.get("Authorization", "").split(" ")[-1]
-    if mount.is_probe(request) or sent == namespace.api_key:
-        return None
-    return EngineError("unauthorized", "Send the key.")
+    return refusal
 
 
 def united_in_nothing(_self: Any, stored: Any, *_args: Any) -> Any:

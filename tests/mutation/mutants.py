@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -36,6 +35,7 @@ from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
 from tests.mutation.access_mutants import ACCESS_MUTANTS
 from tests.mutation.breaking import (
+    Breaks,
     Mutant,
     another_code,
     answers,
@@ -45,6 +45,7 @@ from tests.mutation.breaking import (
     filters,
     forgives,
     mutant,
+    mutants_of,
     query,
     replaced,
     results,
@@ -62,565 +63,697 @@ ORIGINALS = "test_originals"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
-def _m(name: str, module: str, test: str, broken: Any) -> Mutant:
-    return mutant(name, module=module, test=test, broken=broken)
+_JOBS: Breaks = {
+    "the_same_text_in_another_scope_is_another_document": {
+        "dedup ignores the scope": body("createJob", dedup_scope="")},
+    "the_same_text_twice_in_a_scope_is_one_document": {
+        "nothing is a duplicate":
+            asked("createJob", lambda i: {"body": msgspec.structs.replace(i.body, dedup_scope=str(uuid4()))}),
+        "a duplicate's tags are lost": replaced(commits, "_united", mis.united_in_nothing),
+        "a duplicate is not told": says("getJob", deduplicated=False),
+    },
+    "trailing_white_space_makes_no_other_note": {
+        "trailing white space makes another note": replaced(submissions, "note_hash", mis.hash_of_all)},
+    "an_updated_note_is_known_without_its_trailing_white_space": {
+        "trailing white space tells an updated note apart": replaced(commits, "note_hash", mis.hash_of_all)},
+    "a_note_keeps_what_came_with_it": {
+        "metadata is lost": body("createJob", metadata={}),
+        "the title is lost": body("createJob", title="x"),
+        "the source path is lost": body("createJob", source_path=None),
+        "the tags are lost": body("createJob", tags=[]),
+    },
+    "a_note_is_accepted_as_a_job": {
+        "a job is accepted as running": says("createJob", status="running"),
+        "answers are text": replaced(
+            mount, "_adapt", mis.adapted(lambda response: setattr(response, "content_type", "text/plain"))),
+    },
+    "a_note_of_white_space_is_refused": {
+        "white space is a note": replaced(semantic_documents, "check_note_text", mis.nothing)},
+    "a_note_that_does_not_fit_is_refused_by_name": {
+        "metadata has no bound": replaced(semantic_documents, "check_metadata", mis.nothing),
+        "an unknown member is passed over":
+            replaced(requests, "decode_body", mis.unknown_members_passed_over),
+        "a problem names no parameter":
+            replaced(mount, "problem_response", mis.problem_without_member("parameter")),
+    },
+    "a_completed_job_names_its_document": {
+        "a completed job names no uid": says("getJob", document_uid=None),
+        "a completed job is half done": says("getJob", progress=0.5),
+    },
+    "a_job_tells_its_times_in_order": {"a job ends before it starts": says("getJob", finished_at=mis.EARLY)},
+    "waiting_answers_when_the_job_ends": {"waiting does not wait": query("getJob", wait=0.0)},
+    "a_job_that_has_ended_cannot_be_cancelled": {
+        "a finished job is cancelled": forgives("cancelJob", "job_finished", mis.job_as_it_is)},
+    "a_cancelled_job_leaves_nothing": {
+        "a cancel is only said": around("cancelJob", mis.only_said_to_be_cancelled)},
+    "only_a_failed_job_can_be_tried_again": {
+        "a completed job is tried again": forgives("retryJob", "job_not_retryable", mis.job_as_it_is)},
+    "a_failed_job_can_be_tried_again": {
+        "a retry is only said": says("retryJob", status="failed"),
+        "a failed job keeps nothing": says("getJob", retryable=False),
+    },
+    "a_job_tells_how_long_it_took_by_its_own_times": {
+        "the clock of a job runs on": says("getJob", elapsed_seconds=1e6)},
+    "jobs_are_filtered_by_status": {"jobs: the status is ignored": query("listJobs", status=None)},
+    "jobs_are_listed_newest_first_page_by_page": {
+        "jobs: the offset is ignored": query("listJobs", offset=0),
+        "jobs: the limit is ignored": query("listJobs", limit=1000),
+        "jobs: the total is the page's": answers("listJobs", lambda a: {"total": len(a.jobs)}),
+        "jobs: the oldest come first": answers("listJobs", lambda a: {"jobs": a.jobs[::-1]}),
+    },
+    "an_unknown_job_is_not_found": {
+        "problems are plain JSON": replaced(mount, "problem_response", mis.plain_problem),
+        "a code goes by another name": another_code("job_not_found"),
+    },
+}  # fmt: skip
 
+_SOURCES: Breaks = {
+    "a_source_sent_again_is_replaced": {
+        "a source gathers documents": replaced(commits, "holders_of", mis.none)},
+    "a_source_sent_again_as_it_was_is_unchanged": {
+        "the same source is told as replaced": says("getJob", outcome="replaced")},
+    "the_same_path_in_another_collection_is_another_source": {
+        "a path is one in all collections": replaced(sources, "source_scope", mis.one_scope)},
+    "two_sources_of_the_same_text_share_a_document": {
+        "a shared document is changed": replaced(commits, "plan", mis.plan_that_takes_shared_documents)},
+    "a_document_goes_with_its_last_source": {
+        "a document outlives its last source": replaced(commits, "plan", mis.plan_that_removes_nothing)},
+    "without_a_source_path_nothing_is_replaced": {
+        "what has no source goes with one": replaced(commits, "plan", mis.plan_that_forgets_the_unsourced)},
+    "a_source_takes_over_a_note_that_has_none": {
+        "a note without a source stays beside its source": replaced(commits, "takes_over", lambda *_: False)},
+    "a_file_that_was_submitted_without_a_source_is_not_taken_over": {
+        "a file without a source is taken over": replaced(commits, "takes_over", lambda *_: True)},
+    "a_source_moves_with_its_document": {
+        "a move loses the source": replaced(documents, "scope_after_tags", mis.scope_as_sent)},
+    "a_document_taken_out_of_a_second_collection_is_not_doubled_in_the_first": {
+        "a document stays in the scope of a collection that it left":
+            replaced(documents, "scope_after_removal", mis.scope_as_sent),
+    },
+    "what_was_not_taken_is_named": {
+        "what is left out is not told": says("getJob", left_out=[]),
+        "tags are united without a bound": replaced(m, "MAX_TAGS", 1_000),
+    },
+    "a_replaced_document_keeps_what_was_not_sent": {
+        "a replaced document loses its metadata": says("getDocument", metadata={})},
+    "a_source_is_taken_off_and_its_document_goes_with_the_last": {
+        "a source is taken off a document that stays":
+            replaced(semantic_sources.Holder, "goes_with", lambda *_: False),
+        "a document goes with the first source":
+            replaced(semantic_sources.Holder, "goes_with", lambda *_: True),
+    },
+    "what_was_also_submitted_without_a_source_outlives_the_last": {
+        "what has no source goes with the last":
+            replaced(semantic_sources.Holder, "goes_with", lambda it, path: list(it.source_paths) == [path]),
+    },
+    "a_source_that_cannot_be_taken_off_stays": {
+        "taking a source off ignores If-Match": asked("removeSource", lambda _: {"if_match": None})},
+    "a_retried_removal_of_a_source_answers_as_it_did": {
+        "a source taken off twice is refused": asked("removeSource", lambda _: {"idempotency_key": None})},
+    "documents_are_listed_by_how_their_sources_begin": {
+        "source_path_prefix is ignored": query("listDocuments", source_path_prefix=None)},
+}  # fmt: skip
 
-_JOBS = [
-    _m("dedup ignores the scope", JOBS, "the_same_text_in_another_scope_is_another_document",
-       body("createJob", dedup_scope="")),
-    _m("nothing is a duplicate", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
-       asked("createJob", lambda i: {"body": msgspec.structs.replace(i.body, dedup_scope=str(uuid4()))})),
-    _m("trailing white space makes another note", JOBS, "trailing_white_space_makes_no_other_note",
-       replaced(submissions, "note_hash", mis.hash_of_all)),
-    _m("trailing white space tells an updated note apart", JOBS,
-       "an_updated_note_is_known_without_its_trailing_white_space",
-       replaced(commits, "note_hash", mis.hash_of_all)),
-    _m("a duplicate's tags are lost", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
-       replaced(commits, "_united", mis.united_in_nothing)),
-    _m("a duplicate is not told", JOBS, "the_same_text_twice_in_a_scope_is_one_document",
-       says("getJob", deduplicated=False)),
-    _m("a source gathers documents", SOURCES, "a_source_sent_again_is_replaced",
-       replaced(commits, "holders_of", mis.none)),
-    _m("the same source is told as replaced", SOURCES, "a_source_sent_again_as_it_was_is_unchanged",
-       says("getJob", outcome="replaced")),
-    _m("a path is one in all collections", SOURCES,
-       "the_same_path_in_another_collection_is_another_source",
-       replaced(sources, "source_scope", mis.one_scope)),
-    _m("a shared document is changed", SOURCES, "two_sources_of_the_same_text_share_a_document",
-       replaced(commits, "plan", mis.plan_that_takes_shared_documents)),
-    _m("a document outlives its last source", SOURCES, "a_document_goes_with_its_last_source",
-       replaced(commits, "plan", mis.plan_that_removes_nothing)),
-    _m("what has no source goes with one", SOURCES, "without_a_source_path_nothing_is_replaced",
-       replaced(commits, "plan", mis.plan_that_forgets_the_unsourced)),
-    _m("a note without a source stays beside its source", SOURCES, "a_source_takes_over_a_note_that_has_none",
-       replaced(commits, "takes_over", lambda *_: False)),
-    _m("a file without a source is taken over", SOURCES,
-       "a_file_that_was_submitted_without_a_source_is_not_taken_over",
-       replaced(commits, "takes_over", lambda *_: True)),
-    _m("a move loses the source", SOURCES, "a_source_moves_with_its_document",
-       replaced(documents, "scope_after_tags", mis.scope_as_sent)),
-    _m("a document stays in the scope of a collection that it left", SOURCES,
-       "a_document_taken_out_of_a_second_collection_is_not_doubled_in_the_first",
-       replaced(documents, "scope_after_removal", mis.scope_as_sent)),
-    _m("what is left out is not told", SOURCES, "what_was_not_taken_is_named",
-       says("getJob", left_out=[])),
-    _m("a replaced document loses its metadata", SOURCES, "a_replaced_document_keeps_what_was_not_sent",
-       says("getDocument", metadata={})),
-    _m("tags are united without a bound", SOURCES, "what_was_not_taken_is_named",
-       replaced(m, "MAX_TAGS", 1_000)),
-    _m("a source is taken off a document that stays", SOURCES,
-       "a_source_is_taken_off_and_its_document_goes_with_the_last",
-       replaced(semantic_sources.Holder, "goes_with", lambda *_: False)),
-    _m("a document goes with the first source", SOURCES,
-       "a_source_is_taken_off_and_its_document_goes_with_the_last",
-       replaced(semantic_sources.Holder, "goes_with", lambda *_: True)),
-    _m("what has no source goes with the last", SOURCES,
-       "what_was_also_submitted_without_a_source_outlives_the_last",
-       replaced(semantic_sources.Holder, "goes_with", lambda it, path: list(it.source_paths) == [path])),
-    _m("taking a source off ignores If-Match", SOURCES, "a_source_that_cannot_be_taken_off_stays",
-       asked("removeSource", lambda _: {"if_match": None})),
-    _m("a source taken off twice is refused", SOURCES, "a_retried_removal_of_a_source_answers_as_it_did",
-       asked("removeSource", lambda _: {"idempotency_key": None})),
-    _m("source_path_prefix is ignored", SOURCES, "documents_are_listed_by_how_their_sources_begin",
-       query("listDocuments", source_path_prefix=None)),
-    _m("metadata is lost", JOBS, "a_note_keeps_what_came_with_it", body("createJob", metadata={})),
-    _m("the title is lost", JOBS, "a_note_keeps_what_came_with_it", body("createJob", title="x")),
-    _m("the source path is lost", JOBS, "a_note_keeps_what_came_with_it",
-       body("createJob", source_path=None)),
-    _m("the tags are lost", JOBS, "a_note_keeps_what_came_with_it", body("createJob", tags=[])),
-    _m("a job is accepted as running", JOBS, "a_note_is_accepted_as_a_job",
-       says("createJob", status="running")),
-    _m("white space is a note", JOBS, "a_note_of_white_space_is_refused",
-       replaced(semantic_documents, "check_note_text", mis.nothing)),
-    _m("metadata has no bound", JOBS, "a_note_that_does_not_fit_is_refused_by_name",
-       replaced(semantic_documents, "check_metadata", mis.nothing)),
-    _m("a completed job names no uid", JOBS, "a_completed_job_names_its_document",
-       says("getJob", document_uid=None)),
-    _m("a completed job is half done", JOBS, "a_completed_job_names_its_document",
-       says("getJob", progress=0.5)),
-    _m("a job ends before it starts", JOBS, "a_job_tells_its_times_in_order",
-       says("getJob", finished_at=mis.EARLY)),
-    _m("waiting does not wait", JOBS, "waiting_answers_when_the_job_ends", query("getJob", wait=0.0)),
-    _m("a finished job is cancelled", JOBS, "a_job_that_has_ended_cannot_be_cancelled",
-       forgives("cancelJob", "job_finished", mis.job_as_it_is)),
-    _m("a cancel is only said", JOBS, "a_cancelled_job_leaves_nothing",
-       around("cancelJob", mis.only_said_to_be_cancelled)),
-    _m("a completed job is tried again", JOBS, "only_a_failed_job_can_be_tried_again",
-       forgives("retryJob", "job_not_retryable", mis.job_as_it_is)),
-    _m("a retry is only said", JOBS, "a_failed_job_can_be_tried_again", says("retryJob", status="failed")),
-    _m("a failed job keeps nothing", JOBS, "a_failed_job_can_be_tried_again",
-       says("getJob", retryable=False)),
-    _m("the clock of a job runs on", JOBS, "a_job_tells_how_long_it_took_by_its_own_times",
-       says("getJob", elapsed_seconds=1e6)),
-    _m("jobs: the status is ignored", JOBS, "jobs_are_filtered_by_status", query("listJobs", status=None)),
-    _m("jobs: the offset is ignored", JOBS, "jobs_are_listed_newest_first_page_by_page",
-       query("listJobs", offset=0)),
-    _m("jobs: the limit is ignored", JOBS, "jobs_are_listed_newest_first_page_by_page",
-       query("listJobs", limit=1000)),
-    _m("jobs: the total is the page's", JOBS, "jobs_are_listed_newest_first_page_by_page",
-       answers("listJobs", lambda a: {"total": len(a.jobs)})),
-    _m("jobs: the oldest come first", JOBS, "jobs_are_listed_newest_first_page_by_page",
-       answers("listJobs", lambda a: {"jobs": a.jobs[::-1]})),
-]  # fmt: skip
+_DOCUMENTS: Breaks = {
+    "a_document_is_read_without_chunks": {"chunks come unasked": query("getDocument", chunks=True)},
+    "similar_notes_are_named_with_a_note": {
+        "similar is ignored": query("getDocument", similar=0),
+        "similar notes come unasked": query("getDocument", similar=3),
+        "a note is similar to itself": replaced(handlers, "similar_to", mis.similar_to_itself),
+    },
+    "a_file_has_no_similar_notes": {
+        "files have similar notes": answers("getDocument", lambda _: {"similar": []})},
+    "chunks_come_slice_by_slice": {
+        "chunk_offset is ignored": query("getDocument", chunk_offset=0),
+        "chunk_limit is ignored": query("getDocument", chunk_limit=1000),
+        "offsets of chunks are off by one": answers("getDocument", lambda a: {
+            "chunks": [msgspec.structs.replace(each, start=each.start + 1) for each in a.chunks]}),
+    },
+    "a_note_is_read_as_it_was_sent": {
+        "the text of a note is trimmed":
+            answers("getDocument", lambda a: {"text": a.text.strip() if a.text else a.text}),
+        "the text of a note comes unasked": query("getDocument", text=True),
+    },
+    "a_document_is_read_with_its_chunks_by_number_and_uid": {
+        "a uid is no key": around("getDocument", mis.numbers_only)},
+    "documents_are_filtered": {
+        "documents: the tag is ignored": query("listDocuments", tag=None),
+        "documents: the source path is ignored": query("listDocuments", source_path=None),
+        "documents: the type is ignored": query("listDocuments", doc_type=None),
+    },
+    "documents_are_sorted": {
+        "documents: sort_by is ignored": query("listDocuments", sort_by="created_at"),
+        "documents: sort_order is ignored": query("listDocuments", sort_order="desc"),
+    },
+    "documents_come_page_by_page": {
+        "documents: the offset is ignored": query("listDocuments", offset=0),
+        "documents: the limit is ignored": query("listDocuments", limit=1000),
+        "documents: the total is the page's": answers("listDocuments", lambda a: {"total": len(a.documents)}),
+    },
+    "documents_are_listed_by_several_tags": {
+        "documents: of several tags the first counts": query("listDocuments", tag="stone")},
+    "a_removed_document_is_gone": {
+        "a removal is only said": around("deleteDocument", mis.said_to_be_removed),
+        "a removal counts no chunks": says("deleteDocument", chunks=0),
+    },
+    "a_removal_names_its_document": {
+        "a removal names another document": says("deleteDocument", document_id=7_000_000),
+        "a removed source names another document":
+            says("removeSource", document_uid="00000000-0000-4000-8000-000000000000"),
+    },
+    "clearing_wants_to_be_confirmed": {
+        "clearing wants no confirmation": query("clearDocuments", confirm=True)},
+    "clearing_cancels_what_was_accepted_before": {
+        "clearing leaves the jobs": around("clearDocuments", mis.documents_alone_removed)},
+    "clearing_removes_all": {"clearing counts nothing": says("clearDocuments", documents=0)},
+    "a_patched_note_keeps_created_at": {
+        "a patch resets created_at":
+            answers("patchNote", lambda a: {"created_at": a.updated_at} if isinstance(a, m.Document) else {}),
+    },
+    "a_patched_note_renews_updated_at_and_its_version": {
+        "a patch leaves updated_at": answers("patchNote", lambda a: {"updated_at": a.created_at}),
+        "a patch leaves the version": answers("patchNote", lambda a: {"version": a.version - 1}),
+    },
+    "a_patched_note_keeps_its_identity": {
+        "a patch gives another id": answers("patchNote", lambda a: {"id": a.id + 1}),
+        "a patch drops the tags": says("patchNote", tags=[]),
+    },
+    "a_patched_note_is_found_by_its_new_text_alone": {
+        "a patch leaves the text": body("patchNote", text=None, title="x")},
+    "a_title_alone_is_patched": {"a patch leaves the title": body("patchNote", title="x")},
+    "only_notes_are_patched": {
+        "a file is patched": forgives("patchNote", "not_a_note", mis.document_as_it_is)},
+    "a_patch_of_another_version_is_a_conflict": {
+        "expected_version is ignored": body("patchNote", expected_version=None),
+        "a conflict names no version":
+            replaced(mount, "problem_response", mis.problem_without_member("current_version")),
+    },
+    "a_patch_honours_if_match": {
+        "a patch ignores If-Match": asked("patchNote", lambda _: {"if_match": None})},
+    "a_removal_honours_if_match": {
+        "a removal ignores If-Match": asked("deleteDocument", lambda _: {"if_match": None})},
+    "a_patch_that_does_not_fit_is_refused": {
+        "an empty patch is taken": forgives("patchNote", "missing_parameter", mis.document_as_it_is)},
+    "metadata_are_replaced_in_the_version_that_was_read": {
+        "metadata ignore If-Match": asked("setMetadata", lambda _: {"if_match": None})},
+    "metadata_are_replaced_whole": {
+        "metadata that stand raise the version": answers("setMetadata", lambda a: {"version": a.version + 1}),
+    },
+    "tag_changes_honour_if_match": {
+        "adding tags ignores If-Match": asked("addTags", lambda _: {"if_match": None}),
+        "taking a tag off ignores If-Match": asked("removeTag", lambda _: {"if_match": None}),
+    },
+    "adding_tags_that_stand_changes_nothing": {
+        "a tag that stands raises the version": answers("addTags", lambda a: {"version": a.version + 1})},
+    "a_document_has_as_many_tags_as_it_may": {
+        "added tags have no bound": replaced(semantic_documents, "check_tags_fit", mis.nothing)},
+    "tags_are_added_and_taken_off": {
+        "added tags replace the others": answers("addTags", lambda a: {"tags": a.tags[-2:]})},
+    "a_tag_that_is_not_there_cannot_be_taken_off": {
+        "an absent tag is taken off": forgives("removeTag", "tag_not_found", mis.document_as_it_is)},
+    "tags_are_listed_with_their_counts": {
+        "tags: the prefix is ignored": query("listTags", prefix=""),
+        "tags: the offset is ignored": query("listTags", offset=0),
+        "tags: chunks are not counted": answers("listTags", lambda a: {
+            "tags": [msgspec.structs.replace(each, chunks=0) for each in a.tags]}),
+        "tags: out of order": answers("listTags", lambda a: {"tags": a.tags[::-1]}),
+    },
+    "every_document_comes_with_its_version_as_etag": {
+        "documents come without ETag":
+            replaced(mount, "_adapt", mis.adapted(lambda response: response.headers.pop("ETag", None))),
+    },
+    "an_if_match_that_is_no_version_is_refused": {
+        "an If-Match that is none is ignored": replaced(requests, "_if_match", mis.nothing)},
+}  # fmt: skip
 
-_DOCUMENTS = [
-    _m("chunks come unasked", DOCUMENTS, "a_document_is_read_without_chunks",
-       query("getDocument", chunks=True)),
-    _m("similar is ignored", DOCUMENTS, "similar_notes_are_named_with_a_note",
-       query("getDocument", similar=0)),
-    _m("similar notes come unasked", DOCUMENTS, "similar_notes_are_named_with_a_note",
-       query("getDocument", similar=3)),
-    _m("a note is similar to itself", DOCUMENTS, "similar_notes_are_named_with_a_note",
-       replaced(handlers, "similar_to", mis.similar_to_itself)),
-    _m("files have similar notes", DOCUMENTS, "a_file_has_no_similar_notes",
-       answers("getDocument", lambda _: {"similar": []})),
-    _m("chunk_offset is ignored", DOCUMENTS, "chunks_come_slice_by_slice",
-       query("getDocument", chunk_offset=0)),
-    _m("chunk_limit is ignored", DOCUMENTS, "chunks_come_slice_by_slice",
-       query("getDocument", chunk_limit=1000)),
-    _m("the text of a note is trimmed", DOCUMENTS, "a_note_is_read_as_it_was_sent",
-       answers("getDocument", lambda a: {"text": a.text.strip() if a.text else a.text})),
-    _m("the text of a note comes unasked", DOCUMENTS, "a_note_is_read_as_it_was_sent",
-       query("getDocument", text=True)),
-    _m("offsets of chunks are off by one", DOCUMENTS, "chunks_come_slice_by_slice",
-       answers("getDocument", lambda a: {
-           "chunks": [msgspec.structs.replace(each, start=each.start + 1) for each in a.chunks]})),
-    _m("a uid is no key", DOCUMENTS, "a_document_is_read_with_its_chunks_by_number_and_uid",
-       around("getDocument", mis.numbers_only)),
-    _m("documents: the tag is ignored", DOCUMENTS, "documents_are_filtered",
-       query("listDocuments", tag=None)),
-    _m("documents: the source path is ignored", DOCUMENTS, "documents_are_filtered",
-       query("listDocuments", source_path=None)),
-    _m("documents: the type is ignored", DOCUMENTS, "documents_are_filtered",
-       query("listDocuments", doc_type=None)),
-    _m("documents: sort_by is ignored", DOCUMENTS, "documents_are_sorted",
-       query("listDocuments", sort_by="created_at")),
-    _m("documents: sort_order is ignored", DOCUMENTS, "documents_are_sorted",
-       query("listDocuments", sort_order="desc")),
-    _m("documents: the offset is ignored", DOCUMENTS, "documents_come_page_by_page",
-       query("listDocuments", offset=0)),
-    _m("documents: the limit is ignored", DOCUMENTS, "documents_come_page_by_page",
-       query("listDocuments", limit=1000)),
-    _m("documents: of several tags the first counts", DOCUMENTS, "documents_are_listed_by_several_tags",
-       query("listDocuments", tag="stone")),
-    _m("documents: the total is the page's", DOCUMENTS, "documents_come_page_by_page",
-       answers("listDocuments", lambda a: {"total": len(a.documents)})),
-    _m("a removal is only said", DOCUMENTS, "a_removed_document_is_gone",
-       around("deleteDocument", mis.said_to_be_removed)),
-    _m("a removal counts no chunks", DOCUMENTS, "a_removed_document_is_gone",
-       says("deleteDocument", chunks=0)),
-    _m("a removal names another document", DOCUMENTS, "a_removal_names_its_document",
-       says("deleteDocument", document_id=7_000_000)),
-    _m("a removed source names another document", DOCUMENTS, "a_removal_names_its_document",
-       says("removeSource", document_uid="00000000-0000-4000-8000-000000000000")),
-    _m("clearing wants no confirmation", DOCUMENTS, "clearing_wants_to_be_confirmed",
-       query("clearDocuments", confirm=True)),
-    _m("clearing leaves the jobs", DOCUMENTS, "clearing_cancels_what_was_accepted_before",
-       around("clearDocuments", mis.documents_alone_removed)),
-    _m("clearing counts nothing", DOCUMENTS, "clearing_removes_all", says("clearDocuments", documents=0)),
-    _m("a patch resets created_at", DOCUMENTS, "a_patched_note_keeps_created_at",
-       answers("patchNote", lambda a: {"created_at": a.updated_at} if isinstance(a, m.Document) else {})),
-    _m("a patch leaves updated_at", DOCUMENTS, "a_patched_note_renews_updated_at_and_its_version",
-       answers("patchNote", lambda a: {"updated_at": a.created_at})),
-    _m("a patch leaves the version", DOCUMENTS, "a_patched_note_renews_updated_at_and_its_version",
-       answers("patchNote", lambda a: {"version": a.version - 1})),
-    _m("a patch gives another id", DOCUMENTS, "a_patched_note_keeps_its_identity",
-       answers("patchNote", lambda a: {"id": a.id + 1})),
-    _m("a patch drops the tags", DOCUMENTS, "a_patched_note_keeps_its_identity", says("patchNote", tags=[])),
-    _m("a patch leaves the text", DOCUMENTS, "a_patched_note_is_found_by_its_new_text_alone",
-       body("patchNote", text=None, title="x")),
-    _m("a patch leaves the title", DOCUMENTS, "a_title_alone_is_patched",
-       body("patchNote", title="x")),
-    _m("a file is patched", DOCUMENTS, "only_notes_are_patched",
-       forgives("patchNote", "not_a_note", mis.document_as_it_is)),
-    _m("expected_version is ignored", DOCUMENTS, "a_patch_of_another_version_is_a_conflict",
-       body("patchNote", expected_version=None)),
-    _m("a patch ignores If-Match", DOCUMENTS, "a_patch_honours_if_match",
-       asked("patchNote", lambda _: {"if_match": None})),
-    _m("a removal ignores If-Match", DOCUMENTS, "a_removal_honours_if_match",
-       asked("deleteDocument", lambda _: {"if_match": None})),
-    _m("an empty patch is taken", DOCUMENTS, "a_patch_that_does_not_fit_is_refused",
-       forgives("patchNote", "missing_parameter", mis.document_as_it_is)),
-    _m("metadata ignore If-Match", DOCUMENTS, "metadata_are_replaced_in_the_version_that_was_read",
-       asked("setMetadata", lambda _: {"if_match": None})),
-    _m("metadata that stand raise the version", DOCUMENTS, "metadata_are_replaced_whole",
-       answers("setMetadata", lambda a: {"version": a.version + 1})),
-    _m("adding tags ignores If-Match", DOCUMENTS, "tag_changes_honour_if_match",
-       asked("addTags", lambda _: {"if_match": None})),
-    _m("taking a tag off ignores If-Match", DOCUMENTS, "tag_changes_honour_if_match",
-       asked("removeTag", lambda _: {"if_match": None})),
-    _m("a tag that stands raises the version", DOCUMENTS, "adding_tags_that_stand_changes_nothing",
-       answers("addTags", lambda a: {"version": a.version + 1})),
-    _m("added tags have no bound", DOCUMENTS, "a_document_has_as_many_tags_as_it_may",
-       replaced(semantic_documents, "check_tags_fit", mis.nothing)),
-    _m("added tags replace the others", DOCUMENTS, "tags_are_added_and_taken_off",
-       answers("addTags", lambda a: {"tags": a.tags[-2:]})),
-    _m("an absent tag is taken off", DOCUMENTS, "a_tag_that_is_not_there_cannot_be_taken_off",
-       forgives("removeTag", "tag_not_found", mis.document_as_it_is)),
-    _m("tags: the prefix is ignored", DOCUMENTS, "tags_are_listed_with_their_counts",
-       query("listTags", prefix="")),
-    _m("tags: the offset is ignored", DOCUMENTS, "tags_are_listed_with_their_counts",
-       query("listTags", offset=0)),
-    _m("tags: chunks are not counted", DOCUMENTS, "tags_are_listed_with_their_counts",
-       answers("listTags", lambda a: {
-           "tags": [msgspec.structs.replace(each, chunks=0) for each in a.tags]})),
-    _m("tags: out of order", DOCUMENTS, "tags_are_listed_with_their_counts",
-       answers("listTags", lambda a: {"tags": a.tags[::-1]})),
-]  # fmt: skip
+_SEARCH: Breaks = {
+    "tags_are_all_of": {"tags are any-of": asked("search", mis.any_of)},
+    "the_total_counts_what_the_filters_leave": {"tags are ignored": body("search", tags=[])},
+    "tags_any_is_one_of": {"tags_any is ignored": body("search", tags_any=[])},
+    "a_search_is_filtered_by_type_format_and_source": {
+        "doc_type is ignored": body("search", doc_type=None),
+        "filters.format is ignored": filters(format=None),
+        "filters.source_type is ignored": filters(source_type=None),
+        "filters.source_path_prefix is ignored": filters(source_path_prefix=None),
+    },
+    "a_moment_is_inclusive_at_both_ends": {
+        "date_to is exclusive": around("search", mis.dropped_from_one_side)},
+    "dates_are_inclusive_and_a_last_day_counts_whole": {
+        "date_from is ignored": filters(date_from=None),
+        "date_to is ignored": filters(date_to=None),
+    },
+    "dates_can_be_those_of_the_last_change": {"date_field is ignored": filters(date_field="created_at")},
+    "an_end_before_the_start_is_a_contradiction": {
+        "an end before the start is taken": forgives("search", "contradiction", mis.without_range)},
+    "what_is_no_date_is_refused_by_name": {
+        "what is no date is taken": forgives("search", "invalid_parameter", mis.without_range)},
+    "top_bounds_the_results_and_not_the_total": {
+        "the total is the page's": answers("search", lambda a: {"total": len(a.results)}),
+        "top is ignored": body("search", top=100),
+    },
+    "the_total_is_the_same_whatever_top_is": {
+        "the total follows top": answers("search", lambda a: {"total": max(a.total, len(a.results))})},
+    "min_score_drops_what_is_below": {"min_score is ignored": body("search", min_score=0.0)},
+    "max_chars_bounds_the_text_and_says_what_is_missing": {
+        "max_chars is ignored": body("search", max_chars=None),
+        "max_chars omits in silence": says("search", omitted=0),
+        "max_chars cuts in silence": results(lambda _: {"truncated": False}),
+    },
+    "max_tokens_bounds_the_text_too": {"max_tokens is ignored": body("search", max_tokens=None)},
+    "of_two_bounds_the_tighter_one_rules": {
+        "max_chars is forgotten over max_tokens": asked("search", lambda i: {"body": msgspec.structs.replace(
+            i.body, max_chars=None if i.body.max_tokens else i.body.max_chars)}),
+    },
+    "locations_are_results_without_text": {"locations have text": body("search", detail="full")},
+    "neighbors_come_in_order_around_a_result": {
+        "neighbors is ignored": body("search", neighbors=0),
+        "neighbors change sides": results(lambda r: {"before": r.after, "after": r.before}),
+    },
+    "explain_gives_the_parts_of_the_score": {
+        "explain is ignored": body("search", explain=False),
+        "the explanation is not the score's": results(lambda r: {"score": r.score / 2}),
+    },
+    "nothing_is_explained_unasked": {"explain comes unasked": body("search", explain=True)},
+    "every_mode_finds_and_says_which_it_was": {"mode is ignored": body("search", mode=None, fts_only=None)},
+    "fts_only_is_mode_fts": {
+        "fts_only is ignored":
+            asked("search", lambda i: {"body": msgspec.structs.replace(i.body, fts_only=None)}),
+    },
+    "fts_only_against_mode_is_a_contradiction": {
+        "fts_only against mode is taken": forgives("search", "contradiction", mis.contradicting)},
+    "the_best_come_first": {
+        "the worst come first": answers("search", lambda a: {"results": a.results[::-1]})},
+    "a_note_is_found_by_its_words": {
+        "scores are over 1": results(lambda r: {"score": r.score + 1.0}),
+        "results lose their tags": results(lambda _: {"tags": []}),
+    },
+    "an_empty_base_answers_nothing": {"nothing is ever weak": says("search", weak=False)},
+    "the_same_words_match_well_by_meaning": {"everything is weak": says("search", weak=True)},
+}  # fmt: skip
 
-_SEARCH = [
-    _m("tags are any-of", SEARCH, "tags_are_all_of", asked("search", mis.any_of)),
-    _m("tags are ignored", SEARCH, "the_total_counts_what_the_filters_leave", body("search", tags=[])),
-    _m("tags_any is ignored", SEARCH, "tags_any_is_one_of", body("search", tags_any=[])),
-    _m("doc_type is ignored", SEARCH, "a_search_is_filtered_by_type_format_and_source",
-       body("search", doc_type=None)),
-    _m("filters.format is ignored", SEARCH, "a_search_is_filtered_by_type_format_and_source",
-       filters(format=None)),
-    _m("filters.source_type is ignored", SEARCH, "a_search_is_filtered_by_type_format_and_source",
-       filters(source_type=None)),
-    _m("filters.source_path_prefix is ignored", SEARCH, "a_search_is_filtered_by_type_format_and_source",
-       filters(source_path_prefix=None)),
-    _m("date_to is exclusive", SEARCH, "a_moment_is_inclusive_at_both_ends",
-       around("search", mis.dropped_from_one_side)),
-    _m("date_from is ignored", SEARCH, "dates_are_inclusive_and_a_last_day_counts_whole",
-       filters(date_from=None)),
-    _m("date_to is ignored", SEARCH, "dates_are_inclusive_and_a_last_day_counts_whole",
-       filters(date_to=None)),
-    _m("date_field is ignored", SEARCH, "dates_can_be_those_of_the_last_change",
-       filters(date_field="created_at")),
-    _m("an end before the start is taken", SEARCH, "an_end_before_the_start_is_a_contradiction",
-       forgives("search", "contradiction", mis.without_range)),
-    _m("what is no date is taken", SEARCH, "what_is_no_date_is_refused_by_name",
-       forgives("search", "invalid_parameter", mis.without_range)),
-    _m("the total is the page's", SEARCH, "top_bounds_the_results_and_not_the_total",
-       answers("search", lambda a: {"total": len(a.results)})),
-    _m("the total follows top", SEARCH, "the_total_is_the_same_whatever_top_is",
-       answers("search", lambda a: {"total": max(a.total, len(a.results))})),
-    _m("top is ignored", SEARCH, "top_bounds_the_results_and_not_the_total", body("search", top=100)),
-    _m("min_score is ignored", SEARCH, "min_score_drops_what_is_below", body("search", min_score=0.0)),
-    _m("max_chars is ignored", SEARCH, "max_chars_bounds_the_text_and_says_what_is_missing",
-       body("search", max_chars=None)),
-    _m("max_chars omits in silence", SEARCH, "max_chars_bounds_the_text_and_says_what_is_missing",
-       says("search", omitted=0)),
-    _m("max_chars cuts in silence", SEARCH, "max_chars_bounds_the_text_and_says_what_is_missing",
-       results(lambda _: {"truncated": False})),
-    _m("max_tokens is ignored", SEARCH, "max_tokens_bounds_the_text_too", body("search", max_tokens=None)),
-    _m("max_chars is forgotten over max_tokens", SEARCH, "of_two_bounds_the_tighter_one_rules",
-       asked("search", lambda i: {"body": msgspec.structs.replace(
-           i.body, max_chars=None if i.body.max_tokens else i.body.max_chars)})),
-    _m("locations have text", SEARCH, "locations_are_results_without_text", body("search", detail="full")),
-    _m("neighbors is ignored", SEARCH, "neighbors_come_in_order_around_a_result",
-       body("search", neighbors=0)),
-    _m("neighbors change sides", SEARCH, "neighbors_come_in_order_around_a_result",
-       results(lambda r: {"before": r.after, "after": r.before})),
-    _m("explain is ignored", SEARCH, "explain_gives_the_parts_of_the_score", body("search", explain=False)),
-    _m("explain comes unasked", SEARCH, "nothing_is_explained_unasked", body("search", explain=True)),
-    _m("the explanation is not the score's", SEARCH, "explain_gives_the_parts_of_the_score",
-       results(lambda r: {"score": r.score / 2})),
-    _m("mode is ignored", SEARCH, "every_mode_finds_and_says_which_it_was",
-       body("search", mode=None, fts_only=None)),
-    _m("fts_only is ignored", SEARCH, "fts_only_is_mode_fts",
-       asked("search", lambda i: {"body": msgspec.structs.replace(i.body, fts_only=None)})),
-    _m("fts_only against mode is taken", SEARCH, "fts_only_against_mode_is_a_contradiction",
-       forgives("search", "contradiction", mis.contradicting)),
-    _m("the worst come first", SEARCH, "the_best_come_first",
-       answers("search", lambda a: {"results": a.results[::-1]})),
-    _m("scores are over 1", SEARCH, "a_note_is_found_by_its_words",
-       results(lambda r: {"score": r.score + 1.0})),
-    _m("nothing is ever weak", SEARCH, "an_empty_base_answers_nothing", says("search", weak=False)),
-    _m("everything is weak", SEARCH, "the_same_words_match_well_by_meaning", says("search", weak=True)),
-    _m("results lose their tags", SEARCH, "a_note_is_found_by_its_words", results(lambda _: {"tags": []})),
-]  # fmt: skip
+_QUERY: Breaks = {
+    "only_what_holds_the_phrase_is_a_result": {
+        "marks are plain text": replaced(semantic_search, "SYNTAX", re.compile("(?!)"))},
+    "words_of_a_phrase_stand_in_its_order_side_by_side_and_whole": {
+        "a phrase is its words": replaced(semantic_query, "_divided", mis.words_alone),
+        "a phrase is part of a text": replaced(semantic_query.Wording, "passes", mis.holding_the_letters),
+    },
+    "a_phrase_is_found_whatever_its_case_accents_and_punctuation": {
+        "accents tell words apart": replaced(semantic_query, "_folded", str.casefold)},
+    "a_phrase_may_stand_in_the_title_or_in_a_heading": {
+        "a title holds nothing": replaced(semantic_query.Wording, "passes", mis.holding_in_the_text_alone),
+        "a phrase goes from the title into the text":
+            replaced(semantic_query.Wording, "passes", mis.holding_all_in_one),
+    },
+    "a_phrase_stands_between_double_quotation_marks_of_any_kind": {
+        "curly marks are text": replaced(semantic_query, "_OPENING", re.compile('"'))},
+    "an_unpaired_mark_is_plain_text": {
+        "inches begin a phrase": replaced(semantic_query, "_phrases", mis.phrases_to_the_end)},
+    "a_passage_holds_all_phrases": {
+        "one phrase is enough": replaced(semantic_query.Wording, "passes", mis.holding_one_phrase)},
+    "a_phrase_is_found_inside_a_sentence_without_spaces": {
+        "characters are no words": replaced(semantic_query, "_UNSPACED_RUN", re.compile("(?!)"))},
+    "what_holds_an_excluded_word_is_no_result": {
+        "words are not excluded": replaced(semantic_query, "_excluded_words", lambda *_: [])},
+    "what_holds_an_excluded_phrase_is_no_result": {
+        "phrases are not excluded": replaced(semantic_query, "_phrase", mis.phrase_that_is_looked_for)},
+    "a_minus_of_another_kind_excludes_nothing": {
+        "every minus excludes":
+            replaced(semantic_query, "_excluded_words", mis.excluded_wherever_a_minus_stands),
+    },
+    "words_of_phrases_count_and_excluded_words_do_not": {
+        "excluded words count": replaced(semantic_search, "query_of", mis.ranked_by_the_whole_query),
+        "words of phrases do not count": replaced(semantic_search, "query_of", mis.ranked_without_phrases),
+    },
+    "the_total_counts_what_passes": {
+        "the total counts what does not pass": around("search", mis.total_without_syntax)},
+    "a_query_that_only_leaves_out_is_refused": {
+        "a search for nothing is answered":
+            forgives("search", "invalid_parameter", mis.looking_for_what_is_excluded),
+    },
+    "where_nothing_passes_the_answer_is_weak": {
+        "what does not pass makes no answer weak": says("search", weak=False)},
+    "beside_more_than_six_words_a_phrase_excludes_nothing": {
+        "every phrase is a condition": body("search", strict=True)},
+    "beside_more_than_six_words_a_phrase_raises_the_score": {
+        "phrases leave no trace": replaced(semantic_search, "PHRASES", 0.0)},
+    "where_no_passage_holds_a_phrase_the_best_without_it_follow_marked": {
+        "no best without the phrase": body("search", strict=True)},
+    "further_pages_without_a_phrase_are_marked": {
+        "marks end with the first page": replaced(search, "opened", mis.counted_after_the_first_page)},
+    "phrases_go_with_filters_and_bounds": {"filters end with syntax": body("search", tags=[])},
+}  # fmt: skip
 
-_QUERY = [
-    _m("marks are plain text", QUERY, "only_what_holds_the_phrase_is_a_result",
-       replaced(semantic_search, "SYNTAX", re.compile("(?!)"))),
-    _m("a phrase is its words", QUERY, "words_of_a_phrase_stand_in_its_order_side_by_side_and_whole",
-       replaced(semantic_query, "_divided", mis.words_alone)),
-    _m("a phrase is part of a text", QUERY, "words_of_a_phrase_stand_in_its_order_side_by_side_and_whole",
-       replaced(semantic_query.Wording, "passes", mis.holding_the_letters)),
-    _m("accents tell words apart", QUERY, "a_phrase_is_found_whatever_its_case_accents_and_punctuation",
-       replaced(semantic_query, "_folded", str.casefold)),
-    _m("a title holds nothing", QUERY, "a_phrase_may_stand_in_the_title_or_in_a_heading",
-       replaced(semantic_query.Wording, "passes", mis.holding_in_the_text_alone)),
-    _m("a phrase goes from the title into the text", QUERY, "a_phrase_may_stand_in_the_title_or_in_a_heading",
-       replaced(semantic_query.Wording, "passes", mis.holding_all_in_one)),
-    _m("curly marks are text", QUERY, "a_phrase_stands_between_double_quotation_marks_of_any_kind",
-       replaced(semantic_query, "_OPENING", re.compile('"'))),
-    _m("inches begin a phrase", QUERY, "an_unpaired_mark_is_plain_text",
-       replaced(semantic_query, "_phrases", mis.phrases_to_the_end)),
-    _m("one phrase is enough", QUERY, "a_passage_holds_all_phrases",
-       replaced(semantic_query.Wording, "passes", mis.holding_one_phrase)),
-    _m("characters are no words", QUERY, "a_phrase_is_found_inside_a_sentence_without_spaces",
-       replaced(semantic_query, "_UNSPACED_RUN", re.compile("(?!)"))),
-    _m("words are not excluded", QUERY, "what_holds_an_excluded_word_is_no_result",
-       replaced(semantic_query, "_excluded_words", lambda *_: [])),
-    _m("phrases are not excluded", QUERY, "what_holds_an_excluded_phrase_is_no_result",
-       replaced(semantic_query, "_phrase", mis.phrase_that_is_looked_for)),
-    _m("every minus excludes", QUERY, "a_minus_of_another_kind_excludes_nothing",
-       replaced(semantic_query, "_excluded_words", mis.excluded_wherever_a_minus_stands)),
-    _m("excluded words count", QUERY, "words_of_phrases_count_and_excluded_words_do_not",
-       replaced(semantic_search, "query_of", mis.ranked_by_the_whole_query)),
-    _m("words of phrases do not count", QUERY, "words_of_phrases_count_and_excluded_words_do_not",
-       replaced(semantic_search, "query_of", mis.ranked_without_phrases)),
-    _m("the total counts what does not pass", QUERY, "the_total_counts_what_passes",
-       around("search", mis.total_without_syntax)),
-    _m("a search for nothing is answered", QUERY, "a_query_that_only_leaves_out_is_refused",
-       forgives("search", "invalid_parameter", mis.looking_for_what_is_excluded)),
-    _m("what does not pass makes no answer weak", QUERY, "where_nothing_passes_the_answer_is_weak",
-       says("search", weak=False)),
-    _m("every phrase is a condition", QUERY, "beside_more_than_six_words_a_phrase_excludes_nothing",
-       body("search", strict=True)),
-    _m("phrases leave no trace", QUERY, "beside_more_than_six_words_a_phrase_raises_the_score",
-       replaced(semantic_search, "PHRASES", 0.0)),
-    _m("no best without the phrase", QUERY,
-       "where_no_passage_holds_a_phrase_the_best_without_it_follow_marked",
-       body("search", strict=True)),
-    _m("marks end with the first page", QUERY, "further_pages_without_a_phrase_are_marked",
-       replaced(search, "opened", mis.counted_after_the_first_page)),
-    _m("filters end with syntax", QUERY, "phrases_go_with_filters_and_bounds", body("search", tags=[])),
-    _m("marks are syntax to all", "test_vector_search", "marks_are_text_to_it",
-       replaced(search, "ParsedQuery", semantic_query.parse_query)),
-]  # fmt: skip
+_VECTOR_SEARCH: Breaks = {
+    "marks_are_text_to_it": {
+        "marks are syntax to all": replaced(search, "ParsedQuery", semantic_query.parse_query)},
+}  # fmt: skip
 
-_CONTEXT = [
-    _m("results are not cited", CONTEXT, "a_citation_names_document_place_and_quote",
-       body("search", citations=False)),
-    _m("citations come unasked", CONTEXT, "nothing_is_cited_unasked", body("search", citations=True)),
-    _m("a citation hashes something else", CONTEXT, "a_citation_names_document_place_and_quote",
-       replaced(semantic_search, "quote_hash", mis.hash_of_another_kind)),
-    _m("a citation is of the whole chunk", CONTEXT, "what_is_cited_is_what_was_answered",
-       results(lambda r: {"citation": r.citation and msgspec.structs.replace(r.citation, end=r.chunk.end)})),
-    _m("every quote is there", CONTEXT, "a_quote_in_other_words_is_changed",
-       says("checkCitation", status="there")),
-    _m("nothing moves", CONTEXT, "a_quote_that_has_moved_is_found_in_its_new_place",
-       replaced(documents, "find_quote", mis.found_in_its_place_alone)),
-    _m("the last place is the new one", CONTEXT, "of_several_places_the_nearest_is_the_new_one",
-       replaced(semantic_search, "_occurrences", mis.last_first)),
-    _m("a checked citation keeps its version", CONTEXT, "a_quote_is_there_until_it_is_changed",
-       answers("checkCitation", lambda a: {
-           "citation": a.citation and msgspec.structs.replace(a.citation, version=1)})),
-    _m("nothing collapses", CONTEXT, "a_near_duplicate_becomes_part_of_the_better_result",
-       replaced(diversity, "collapse_duplicates", list)),
-    _m("duplicates go in silence", CONTEXT, "a_near_duplicate_becomes_part_of_the_better_result",
-       results(lambda _: {"duplicates": UNSET})),
-    _m("collapse comes unasked", CONTEXT, "a_near_duplicate_becomes_part_of_the_better_result",
-       body("search", collapse=True)),
-    _m("figures are words like others", CONTEXT, "another_figure_makes_no_duplicate",
-       replaced(diversity, "_FIGURE", re.compile("(?!)"))),
-    _m("neighbours stay apart", CONTEXT, "neighbouring_results_become_one",
-       replaced(diversity, "merge_neighbors", lambda results, _top: results)),
-    _m("merged neighbours are lost", CONTEXT, "neighbouring_results_become_one",
-       results(lambda _: {"before": [], "after": []})),
-    _m("locations lose what was merged", CONTEXT, "locations_name_what_was_merged",
-       replaced(semantic_search, "without_text", mis.places_alone)),
-    _m("per_document is ignored", CONTEXT, "one_document_does_not_fill_a_page_while_others_compare",
-       body("search", per_document=None)),
-    _m("per_document leaves room", CONTEXT, "one_document_fills_a_page_where_nothing_else_compares",
-       replaced(diversity, "limit_documents", mis.few_of_each)),
-    _m("pages are not known", PAGES, "pages_have_each_result_once_in_the_order_of_one_ranking",
-       body("search", pages=False)),
-    _m("a cursor is passed over", PAGES, "pages_have_each_result_once_in_the_order_of_one_ranking",
-       body("search", cursor=None)),
-    _m("the next page has the scores of none", PAGES,
-       "pages_have_each_result_once_in_the_order_of_one_ranking",
-       replaced(search, "results_at", lambda places, found: [found[each.chunk_id] for each in places])),
-    _m("the next page is of a new ranking", PAGES,
-       "the_next_page_is_of_the_same_ranking_whatever_happened_since",
-       replaced(search, "_after_cursor", mis.ranked_anew)),
-    _m("what had no room is lost", PAGES, "what_had_no_room_on_a_page_is_on_the_next",
-       replaced(search, "places_of", mis.places_behind_the_page)),
-    _m("what had no room beside a result is lost", PAGES,
-       "what_had_no_room_beside_a_result_is_on_a_later_page",
-       replaced(search, "places_after", lambda places, page: places[max(1, len(page)) :])),
-    _m("a page goes on where the last was cut", PAGES, "documents_share_pages_that_were_cut",
-       replaced(search, "in_pages", lambda results, _request: results)),
-    _m("the next page passes all filters", PAGES, "what_no_longer_passes_the_filters_is_left_out[filters0]",
-       replaced(search, "_tests", mis.tests_of_first_pages)),
-    _m("duplicates are results of the next page", PAGES, "pages_say_much_each",
-       replaced(diversity, "collapse_duplicates", list)),
-    _m("a cursor goes with any request", PAGES, "a_cursor_goes_with_its_own_request[change0]",
-       replaced(cursors, "_digest", lambda *_: "")),
-    _m("what is gone has changed", CONTEXT, "a_quote_of_a_removed_document_is_gone",
-       answers("checkCitation", lambda a: {"status": "changed" if a.status == "gone" else a.status})),
-]  # fmt: skip
+_CONTEXT: Breaks = {
+    "a_citation_names_document_place_and_quote": {
+        "results are not cited": body("search", citations=False),
+        "a citation hashes something else": replaced(semantic_search, "quote_hash", mis.hash_of_another_kind),
+    },
+    "nothing_is_cited_unasked": {"citations come unasked": body("search", citations=True)},
+    "what_is_cited_is_what_was_answered": {
+        "a citation is of the whole chunk": results(lambda r: {
+            "citation": r.citation and msgspec.structs.replace(r.citation, end=r.chunk.end)}),
+    },
+    "a_quote_in_other_words_is_changed": {"every quote is there": says("checkCitation", status="there")},
+    "a_quote_that_has_moved_is_found_in_its_new_place": {
+        "nothing moves": replaced(documents, "find_quote", mis.found_in_its_place_alone)},
+    "of_several_places_the_nearest_is_the_new_one": {
+        "the last place is the new one": replaced(semantic_search, "_occurrences", mis.last_first)},
+    "a_quote_is_there_until_it_is_changed": {
+        "a checked citation keeps its version": answers("checkCitation", lambda a: {
+            "citation": a.citation and msgspec.structs.replace(a.citation, version=1)}),
+    },
+    "a_near_duplicate_becomes_part_of_the_better_result": {
+        "nothing collapses": replaced(diversity, "collapse_duplicates", list),
+        "duplicates go in silence": results(lambda _: {"duplicates": UNSET}),
+        "collapse comes unasked": body("search", collapse=True),
+    },
+    "another_figure_makes_no_duplicate": {
+        "figures are words like others": replaced(diversity, "_FIGURE", re.compile("(?!)"))},
+    "neighbouring_results_become_one": {
+        "neighbours stay apart": replaced(diversity, "merge_neighbors", lambda results, _top: results),
+        "merged neighbours are lost": results(lambda _: {"before": [], "after": []}),
+    },
+    "locations_name_what_was_merged": {
+        "locations lose what was merged": replaced(semantic_search, "without_text", mis.places_alone)},
+    "one_document_does_not_fill_a_page_while_others_compare": {
+        "per_document is ignored": body("search", per_document=None)},
+    "one_document_fills_a_page_where_nothing_else_compares": {
+        "per_document leaves room": replaced(diversity, "limit_documents", mis.few_of_each)},
+    "a_quote_of_a_removed_document_is_gone": {
+        "what is gone has changed":
+            answers("checkCitation", lambda a: {"status": "changed" if a.status == "gone" else a.status}),
+    },
+}  # fmt: skip
 
-_RANKING = [
-    _m("ranking is ignored", RANKING, "a_passage_from_below_the_first_results_can_rise",
-       body("search", ranking=None)),
-    _m("weights of a request are ignored", RANKING, "without_being_asked_for_nothing_is_ranked",
-       replaced(search, "ranking_plan", mis.ranked_as_usual)),
-    _m("weights may add up to anything", RANKING, "weights_that_do_not_add_up_are_refused",
-       replaced(ranking, "misfit", mis.nothing)),
-    _m("the default weights are others", RANKING, "a_final_score_is_its_parts_by_their_weights",
-       replaced(ranking, "DEFAULT_WEIGHTS", m.RankingWeights(semantic=1.0))),
-    _m("the final score leaves feedback out", RANKING, "what_was_found_useful_comes_first",
-       replaced(documents.Documents, "votes", lambda _self: {})),
-    _m("confluence is not reputed", RANKING, "confluence_is_reputed_over_the_web_and_that_over_manual",
-       replaced(ranking, "reputation_score", lambda *_: 0.4)),
-    _m("only what is answered is ranked", RANKING, "a_passage_from_below_the_first_results_can_rise",
-       replaced(search, "pool_size", lambda top: top)),
-    _m("everything is a question", RANKING, "a_query_is_of_a_kind_by_its_form",
-       replaced(ranking, "query_kind", lambda _: "question")),
-    _m("the lack of a reranker is not told", RANKING, "a_second_look_is_taken_or_its_lack_explained",
-       says("search", rerank_failure=UNSET)),
-    _m("what is not reranked is said to be", RANKING, "nobody_has_a_second_look_who_does_not_want_it",
-       says("search", reranked=True)),
-    _m("every signal is a voice", RANKING, "a_voice_counts_once_and_its_last_rating_stands",
-       asked("giveFeedback", lambda _: {"user": str(uuid4())})),
-    _m("all are one voice", RANKING, "feedback_is_half_clicks_and_half_ratings",
-       asked("giveFeedback", lambda _: {"user": None})),
-    _m("the first rating stands", RANKING, "a_voice_counts_once_and_its_last_rating_stands",
-       replaced(documents, "voted", lambda standing, signal: standing or feedback.voted(None, signal))),
-    _m("a few voices are all", RANKING, "feedback_is_half_clicks_and_half_ratings",
-       replaced(feedback, "PRIOR", 1)),
-    _m("feedback is a change", RANKING, "feedback_changes_no_version_and_goes_with_its_document",
-       around("giveFeedback", mis.changing_the_document)),
-    _m("retried feedback is looked at again", RANKING, "a_retry_of_feedback_answers_as_it_did",
-       asked("giveFeedback", lambda _: {"idempotency_key": None})),
-]  # fmt: skip
+_PAGES: Breaks = {
+    "pages_have_each_result_once_in_the_order_of_one_ranking": {
+        "pages are not known": body("search", pages=False),
+        "a cursor is passed over": body("search", cursor=None),
+        "the next page has the scores of none":
+            replaced(search, "results_at", lambda places, found: [found[each.chunk_id] for each in places]),
+    },
+    "the_next_page_is_of_the_same_ranking_whatever_happened_since": {
+        "the next page is of a new ranking": replaced(search, "_after_cursor", mis.ranked_anew)},
+    "what_had_no_room_on_a_page_is_on_the_next": {
+        "what had no room is lost": replaced(search, "places_of", mis.places_behind_the_page)},
+    "what_had_no_room_beside_a_result_is_on_a_later_page": {
+        "what had no room beside a result is lost":
+            replaced(search, "places_after", lambda places, page: places[max(1, len(page)) :]),
+    },
+    "documents_share_pages_that_were_cut": {
+        "a page goes on where the last was cut":
+            replaced(search, "in_pages", lambda results, _request: results),
+    },
+    "what_no_longer_passes_the_filters_is_left_out[filters0]": {
+        "the next page passes all filters": replaced(search, "_tests", mis.tests_of_first_pages)},
+    "pages_say_much_each": {
+        "duplicates are results of the next page": replaced(diversity, "collapse_duplicates", list)},
+    "a_cursor_goes_with_its_own_request[change0]": {
+        "a cursor goes with any request": replaced(cursors, "_digest", lambda *_: "")},
+}  # fmt: skip
 
-_IDEMPOTENCY = [
-    _m("a key with another request is taken", IDEMPOTENCY, "a_key_with_another_request_is_a_mismatch",
-       replaced(Answers, "given", mis.mismatch_taken)),
-    _m("keys are ignored", IDEMPOTENCY, "a_retried_note_is_the_same_job",
-       replaced(requests, "_idempotency_key", mis.nothing)),
-    _m("a key is shared by operations", IDEMPOTENCY, "a_key_belongs_to_its_operation",
-       replaced(Answers, "given", mis.shared_between_operations)),
-    _m("a retried removal is not remembered", IDEMPOTENCY, "a_retried_removal_answers_as_it_did",
-       asked("deleteDocument", lambda _: {"idempotency_key": None})),
-    _m("a retried clearing clears again", IDEMPOTENCY, "a_retried_clearing_removes_nothing_more",
-       asked("clearDocuments", lambda _: {"idempotency_key": None})),
-    _m("a retried cancel is refused", IDEMPOTENCY, "a_retried_cancel_answers_as_it_did",
-       asked("cancelJob", lambda _: {"idempotency_key": None})),
-    _m("a retried retry is refused", IDEMPOTENCY, "a_retried_retry_answers_as_it_did",
-       asked("retryJob", lambda _: {"idempotency_key": None})),
-    _m("a retried patch is a conflict", IDEMPOTENCY, "a_retried_patch_answers_as_it_did",
-       asked("patchNote", lambda _: {"idempotency_key": None})),
-    _m("retried tags are a conflict", IDEMPOTENCY, "retried_tag_changes_answer_as_they_did",
-       asked("addTags", lambda _: {"idempotency_key": None})),
-    _m("a tag taken off twice is refused", IDEMPOTENCY, "retried_tag_changes_answer_as_they_did",
-       asked("removeTag", lambda _: {"idempotency_key": None})),
-]  # fmt: skip
+_RANKING: Breaks = {
+    "a_passage_from_below_the_first_results_can_rise": {
+        "ranking is ignored": body("search", ranking=None),
+        "only what is answered is ranked": replaced(search, "pool_size", lambda top: top),
+    },
+    "without_being_asked_for_nothing_is_ranked": {
+        "weights of a request are ignored": replaced(search, "ranking_plan", mis.ranked_as_usual)},
+    "weights_that_do_not_add_up_are_refused": {
+        "weights may add up to anything": replaced(ranking, "misfit", mis.nothing)},
+    "a_final_score_is_its_parts_by_their_weights": {
+        "the default weights are others":
+            replaced(ranking, "DEFAULT_WEIGHTS", m.RankingWeights(semantic=1.0)),
+    },
+    "what_was_found_useful_comes_first": {
+        "the final score leaves feedback out": replaced(documents.Documents, "votes", lambda _self: {})},
+    "confluence_is_reputed_over_the_web_and_that_over_manual": {
+        "confluence is not reputed": replaced(ranking, "reputation_score", lambda *_: 0.4)},
+    "a_query_is_of_a_kind_by_its_form": {
+        "everything is a question": replaced(ranking, "query_kind", lambda _: "question")},
+    "a_second_look_is_taken_or_its_lack_explained": {
+        "the lack of a reranker is not told": says("search", rerank_failure=UNSET)},
+    "nobody_has_a_second_look_who_does_not_want_it": {
+        "what is not reranked is said to be": says("search", reranked=True)},
+    "a_voice_counts_once_and_its_last_rating_stands": {
+        "every signal is a voice": asked("giveFeedback", lambda _: {"user": str(uuid4())}),
+        "the first rating stands":
+            replaced(documents, "voted", lambda standing, signal: standing or feedback.voted(None, signal)),
+    },
+    "feedback_is_half_clicks_and_half_ratings": {
+        "all are one voice": asked("giveFeedback", lambda _: {"user": None}),
+        "a few voices are all": replaced(feedback, "PRIOR", 1),
+    },
+    "feedback_changes_no_version_and_goes_with_its_document": {
+        "feedback is a change": around("giveFeedback", mis.changing_the_document)},
+    "a_retry_of_feedback_answers_as_it_did": {
+        "retried feedback is looked at again": asked("giveFeedback", lambda _: {"idempotency_key": None})},
+}  # fmt: skip
 
-_UPDATES = [
-    _m("an update is no job of its note", UPDATES, "an_update_that_takes_long_is_a_job",
-       answers("patchNote", lambda a: {"document_id": None} if isinstance(a, m.Job) else {})),
-    _m("a retried update is done again", UPDATES, "a_retry_under_its_key_joins_the_update",
-       asked("patchNote", lambda _: {"idempotency_key": None})),
-    _m("the same update is begun twice", UPDATES, "the_same_update_sent_again_joins_it",
-       replaced(state.State, "_joined", mis.nothing)),
-    _m("a version is expected at the beginning alone", UPDATES,
-       "an_expected_version_is_looked_at_again_in_the_end",
-       replaced(commits, "replace_note", mis.replaced_whatever_the_version)),
-    _m("the same text again is a version", UPDATES, "an_update_to_what_stands_changes_nothing",
-       replaced(commits, "replace_note", mis.replaced_by_what_stands)),
-    _m("an update is retried in vain", UPDATES, "an_expected_version_is_looked_at_again_in_the_end",
-       replaced(simulated_jobs, "may_succeed_again", lambda *_: True)),
-    _m("an update is cancelled in words", UPDATES, "a_cancelled_update_leaves_the_note",
-       around("cancelJob", mis.only_said_to_be_cancelled)),
-]  # fmt: skip
+_IDEMPOTENCY: Breaks = {
+    "a_key_with_another_request_is_a_mismatch": {
+        "a key with another request is taken": replaced(Answers, "given", mis.mismatch_taken)},
+    "a_retried_note_is_the_same_job": {
+        "keys are ignored": replaced(requests, "_idempotency_key", mis.nothing)},
+    "a_key_belongs_to_its_operation": {
+        "a key is shared by operations": replaced(Answers, "given", mis.shared_between_operations)},
+    "a_retried_removal_answers_as_it_did": {
+        "a retried removal is not remembered": asked("deleteDocument", lambda _: {"idempotency_key": None})},
+    "a_retried_clearing_removes_nothing_more": {
+        "a retried clearing clears again": asked("clearDocuments", lambda _: {"idempotency_key": None})},
+    "a_retried_cancel_answers_as_it_did": {
+        "a retried cancel is refused": asked("cancelJob", lambda _: {"idempotency_key": None})},
+    "a_retried_retry_answers_as_it_did": {
+        "a retried retry is refused": asked("retryJob", lambda _: {"idempotency_key": None})},
+    "a_retried_patch_answers_as_it_did": {
+        "a retried patch is a conflict": asked("patchNote", lambda _: {"idempotency_key": None})},
+    "retried_tag_changes_answer_as_they_did": {
+        "retried tags are a conflict": asked("addTags", lambda _: {"idempotency_key": None}),
+        "a tag taken off twice is refused": asked("removeTag", lambda _: {"idempotency_key": None}),
+    },
+    "a_key_that_is_no_key_is_refused": {
+        "any key is an idempotency key":
+            replaced(requests, "_idempotency_key", lambda headers: headers.get("Idempotency-Key")),
+    },
+}  # fmt: skip
 
-_ADAPTER = [
-    _m("of two keys one is looked at", PROTOCOL, "a_header_that_tells_who_asks_stands_once",
-       replaced(requests, "_ONCE", ())),
-    _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
-       replaced(requests, "convert_query", mis.unknown_passed_over)),
-    _m("the last of two parameters wins", PROTOCOL, "a_query_parameter_twice_is_refused",
-       replaced(requests, "convert_query", mis.last_one_wins)),
-    _m("an unknown member is passed over", JOBS, "a_note_that_does_not_fit_is_refused_by_name",
-       replaced(requests, "decode_body", mis.unknown_members_passed_over)),
-    _m("documents come without ETag", DOCUMENTS, "every_document_comes_with_its_version_as_etag",
-       replaced(mount, "_adapt", mis.without_etag)),
-    _m("answers are text", JOBS, "a_note_is_accepted_as_a_job", replaced(mount, "_adapt", mis.as_text)),
-    _m("problems are plain JSON", JOBS, "an_unknown_job_is_not_found",
-       replaced(mount, "problem_response", mis.plain_problem)),
-    _m("a conflict names no version", DOCUMENTS, "a_patch_of_another_version_is_a_conflict",
-       replaced(mount, "problem_response", mis.problem_without_member("current_version"))),
-    _m("a problem names no parameter", JOBS, "a_note_that_does_not_fit_is_refused_by_name",
-       replaced(mount, "problem_response", mis.problem_without_member("parameter"))),
-    _m("401 comes without WWW-Authenticate", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
-       replaced(mount, "problem_response", mis.problem_without("WWW-Authenticate"))),
-    _m("any key is served", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
-       replaced(app, "_key_refusal", mis.nothing)),
-    _m("a key that begins right is served", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
-       replaced(app, "_key_refusal", mis.key_begins_right)),
-    _m("a key without its scheme is served", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
-       replaced(app, "_key_refusal", mis.bare_key)),
-    _m("the probes want the key", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
-       replaced(mount, "is_probe", mis.nothing)),
-    _m("any content type is JSON", PROTOCOL, "another_content_type_is_refused",
-       replaced(mount, "json_body", mis.any_body)),
-    _m("an If-Match that is none is ignored", DOCUMENTS, "an_if_match_that_is_no_version_is_refused",
-       replaced(requests, "_if_match", mis.nothing)),
-    _m("any key is an idempotency key", IDEMPOTENCY, "a_key_that_is_no_key_is_refused",
-       replaced(requests, "_idempotency_key", lambda headers: headers.get("Idempotency-Key"))),
-    _m("4xx answers lack Allow", PROTOCOL, "another_method_is_told_which_are_taken",
-       replaced(mount, "sorted", lambda _methods: [])),
-]  # fmt: skip
+_UPDATES: Breaks = {
+    "an_update_that_takes_long_is_a_job": {
+        "an update is no job of its note":
+            answers("patchNote", lambda a: {"document_id": None} if isinstance(a, m.Job) else {}),
+    },
+    "a_retry_under_its_key_joins_the_update": {
+        "a retried update is done again": asked("patchNote", lambda _: {"idempotency_key": None})},
+    "the_same_update_sent_again_joins_it": {
+        "the same update is begun twice": replaced(state.State, "_joined", mis.nothing)},
+    "an_expected_version_is_looked_at_again_in_the_end": {
+        "a version is expected at the beginning alone":
+            replaced(commits, "replace_note", mis.replaced_whatever_the_version),
+        "an update is retried in vain": replaced(simulated_jobs, "may_succeed_again", lambda *_: True),
+    },
+    "an_update_to_what_stands_changes_nothing": {
+        "the same text again is a version": replaced(commits, "replace_note", mis.replaced_by_what_stands)},
+    "a_cancelled_update_leaves_the_note": {
+        "an update is cancelled in words": around("cancelJob", mis.only_said_to_be_cancelled)},
+}  # fmt: skip
 
-_UPLOADS = [
-    _m("a filename is a path", UPLOADS, "a_filename_never_becomes_a_path",
-       replaced(multipart, "bare_name", lambda name: name or "")),
-    _m("a form's unknown field is another fault", UPLOADS, "a_body_that_does_not_fit_is_refused",
-       replaced(multipart, "misfit", lambda *_: EngineError("invalid_parameter", "no"))),
-    _m("a file's size is not its own", UPLOADS, "a_file_is_taken_in_with_its_fields",
-       says("getDocument", size_bytes=1)),
-    _m("a file's name is lost", UPLOADS, "a_file_is_accepted_as_a_job", says("createJob", filename=None)),
-    _m("pages are not told", UPLOADS, "a_pdf_is_found_with_its_page", says("getDocument", pages=None)),
-    _m("a passage has no page", UPLOADS, "a_pdf_is_found_with_its_page",
-       results(lambda r: {"chunk": msgspec.structs.replace(r.chunk, page=None)})),
-    _m("an empty file reads as success", UPLOADS, "an_empty_file_is_an_empty_document",
-       says("getDocument", status="searchable", status_reason=None)),
-    _m("any kind of file is text", UPLOADS, "an_unknown_kind_of_file_is_refused_by_name",
-       replaced(handlers, "_format", lambda *_: formats.format_of("a.txt"))),
-    _m("a part's type is ignored", UPLOADS, "text_of_an_unknown_kind_is_taken_where_its_part_says_so",
-       replaced(handlers, "format_of", lambda name, _type: formats.format_of(name))),
-    _m("a declared encoding is ignored", UPLOADS, "a_text_is_decoded_as_its_part_declares",
-       replaced(multipart, "_conversion", mis.nothing)),
-    _m("any declared encoding is taken", UPLOADS, "a_text_that_is_not_in_its_declared_encoding_is_refused",
-       replaced(multipart, "_conversion", mis.nothing)),
-    _m("no page is without text", UPLOADS, "a_file_has_a_report_of_its_reading",
-       says("getDocument", fidelity=m.Fidelity())),
-    _m("short texts are decoded", UPLOADS, "a_short_text_in_an_undeclared_encoding_is_refused",
-       replaced(readers, "in_known_encoding", lambda data, _: (data.decode("cp1252").encode(), "cp1252"))),
-    _m("a failed job has no code", UPLOADS, "a_file_that_cannot_be_read_fails_its_job",
-       says("getJob", error=None)),
-    _m("the same file twice is two", UPLOADS, "the_same_file_twice_is_one_document",
-       says("getJob", deduplicated=False)),
-    _m("a file is always text", UPLOADS, "every_kind_of_file_is_found_by_its_text",
-       says("getDocument", format="txt")),
-]  # fmt: skip
+_PROTOCOL: Breaks = {
+    "a_header_that_tells_who_asks_stands_once": {
+        "of two keys one is looked at": replaced(requests, "_ONCE", ())},
+    "an_unknown_query_parameter_is_refused": {
+        "an unknown query parameter is passed over":
+            replaced(requests, "convert_query", mis.unknown_passed_over),
+    },
+    "a_query_parameter_twice_is_refused": {
+        "the last of two parameters wins": replaced(requests, "convert_query", mis.last_one_wins)},
+    "with_a_key_set_only_its_bearer_is_served": {
+        "401 comes without WWW-Authenticate":
+            replaced(mount, "problem_response", mis.problem_without("WWW-Authenticate")),
+        "any key is served": replaced(app, "_key_refusal", mis.nothing),
+        "a key that begins right is served": replaced(app, "_key_refusal", mis.key_by(
+            lambda sent, key: re.sub("^[Bb]earer ", "", sent).startswith(key))),
+        "a key without its scheme is served":
+            replaced(app, "_key_refusal", mis.key_by(lambda sent, key: sent.split(" ")[-1] == key)),
+        "the probes want the key": replaced(mount, "is_probe", mis.nothing),
+    },
+    "another_content_type_is_refused": {
+        "any content type is JSON": replaced(mount, "json_body", mis.any_body)},
+    "another_method_is_told_which_are_taken": {
+        "4xx answers lack Allow": replaced(mount, "sorted", lambda _methods: [])},
+}  # fmt: skip
 
-_STATE = [
-    _m("the version is older", STATE, "the_version_is_v3_0_0_or_later", says("getStatus", version="v2.9.9")),
-    _m("documents are not counted", STATE, "status_counts_documents_by_state_and_type",
-       answers("getStatus", lambda a: {"documents": msgspec.structs.replace(a.documents, total=0)})),
-    _m("empty documents are searchable", STATE, "status_counts_documents_by_state_and_type",
-       answers("getStatus", lambda a: {"documents": msgspec.structs.replace(
-           a.documents, searchable=a.documents.total, empty=0)})),
-    _m("chunks are not counted", STATE, "status_counts_documents_by_state_and_type",
-       says("getStatus", chunks=0)),
-    _m("failed jobs are not counted", STATE, "status_counts_jobs_by_state",
-       answers("getStatus", lambda a: {"queue": msgspec.structs.replace(a.queue, failed=0)})),
-    _m("a failure that was made good is open", STATE, "a_failed_job_is_open_until_its_source_succeeds",
-       answers("getStatus", lambda a: {"open_failures": a.queue.failed})),
-    _m("a question without a match is answered", STATE, "history_counts_documents_and_unanswered_questions",
-       answers("getStatus", lambda a: {"history": a.history and msgspec.structs.replace(a.history, questions=[
-           msgspec.structs.replace(day, unanswered=0) for day in a.history.questions])})),
-    _m("the model has no name", STATE, "status_tells_model_device_and_storage",
-       answers("getStatus", lambda a: {"model": msgspec.structs.replace(a.model, name="")})),
-    _m("the storage is out of reach", STATE, "status_tells_model_device_and_storage",
-       answers("getStatus", lambda a: {"storage": msgspec.structs.replace(a.storage, accessible=False)})),
-    _m("a part of the sandbox holds and is missing", STATE, "status_has_what_holds_of_the_sandbox",
-       answers("getStatus", lambda a: {"sandbox": msgspec.structs.replace(
-           a.sandbox, missing=dict.fromkeys(a.sandbox.holds or ["none"], ""))})),
-    _m("the last change is not told", STATE, "status_follows_the_last_change",
-       says("getStatus", last_updated=mis.EARLY)),
-    _m("the process says it is ready", STATE, "the_probes_answer", says("getHealth", status="ready")),
-    _m("readiness says only that it lives", STATE, "the_probes_answer", says("getReadiness", status="ok")),
-]  # fmt: skip
+_UPLOADS: Breaks = {
+    "a_filename_never_becomes_a_path": {
+        "a filename is a path": replaced(multipart, "bare_name", lambda name: name or "")},
+    "a_body_that_does_not_fit_is_refused": {
+        "a form's unknown field is another fault":
+            replaced(multipart, "misfit", lambda *_: EngineError("invalid_parameter", "no")),
+    },
+    "a_file_is_taken_in_with_its_fields": {"a file's size is not its own": says("getDocument", size_bytes=1)},
+    "a_file_is_accepted_as_a_job": {"a file's name is lost": says("createJob", filename=None)},
+    "a_pdf_is_found_with_its_page": {
+        "pages are not told": says("getDocument", pages=None),
+        "a passage has no page": results(lambda r: {"chunk": msgspec.structs.replace(r.chunk, page=None)}),
+    },
+    "an_empty_file_is_an_empty_document": {
+        "an empty file reads as success": says("getDocument", status="searchable", status_reason=None)},
+    "an_unknown_kind_of_file_is_refused_by_name": {
+        "any kind of file is text": replaced(handlers, "_format", lambda *_: formats.format_of("a.txt"))},
+    "text_of_an_unknown_kind_is_taken_where_its_part_says_so": {
+        "a part's type is ignored":
+            replaced(handlers, "format_of", lambda name, _type: formats.format_of(name)),
+    },
+    "a_text_is_decoded_as_its_part_declares": {
+        "a declared encoding is ignored": replaced(multipart, "_conversion", mis.nothing)},
+    "a_text_that_is_not_in_its_declared_encoding_is_refused": {
+        "any declared encoding is taken": replaced(multipart, "_conversion", mis.nothing)},
+    "a_file_has_a_report_of_its_reading": {
+        "no page is without text": says("getDocument", fidelity=m.Fidelity())},
+    "a_short_text_in_an_undeclared_encoding_is_refused": {
+        "short texts are decoded": replaced(readers, "in_known_encoding", lambda data, _: (data.decode(
+            "cp1252").encode(), "cp1252")),
+    },
+    "a_file_that_cannot_be_read_fails_its_job": {"a failed job has no code": says("getJob", error=None)},
+    "the_same_file_twice_is_one_document": {"the same file twice is two": says("getJob", deduplicated=False)},
+    "every_kind_of_file_is_found_by_its_text": {"a file is always text": says("getDocument", format="txt")},
+}  # fmt: skip
+
+_STATE: Breaks = {
+    "the_version_is_v3_0_0_or_later": {"the version is older": says("getStatus", version="v2.9.9")},
+    "status_counts_documents_by_state_and_type": {
+        "documents are not counted":
+            answers("getStatus", lambda a: {"documents": msgspec.structs.replace(a.documents, total=0)}),
+        "empty documents are searchable": answers("getStatus", lambda a: {
+            "documents": msgspec.structs.replace(a.documents, searchable=a.documents.total, empty=0)}),
+        "chunks are not counted": says("getStatus", chunks=0),
+    },
+    "status_counts_jobs_by_state": {
+        "failed jobs are not counted":
+            answers("getStatus", lambda a: {"queue": msgspec.structs.replace(a.queue, failed=0)}),
+    },
+    "a_failed_job_is_open_until_its_source_succeeds": {
+        "a failure that was made good is open":
+            answers("getStatus", lambda a: {"open_failures": a.queue.failed}),
+    },
+    "history_counts_documents_and_unanswered_questions": {
+        "a question without a match is answered":
+            answers("getStatus", lambda a: {"history": a.history and msgspec.structs.replace(a.history,
+                questions=[msgspec.structs.replace(day, unanswered=0) for day in a.history.questions])}),
+    },
+    "status_tells_model_device_and_storage": {
+        "the model has no name":
+            answers("getStatus", lambda a: {"model": msgspec.structs.replace(a.model, name="")}),
+        "the storage is out of reach":
+            answers("getStatus", lambda a: {"storage": msgspec.structs.replace(a.storage, accessible=False)}),
+    },
+    "status_has_what_holds_of_the_sandbox": {
+        "a part of the sandbox holds and is missing":
+            answers("getStatus", lambda a: {"sandbox": msgspec.structs.replace(
+                a.sandbox, missing=dict.fromkeys(a.sandbox.holds or ["none"], ""))}),
+    },
+    "status_follows_the_last_change": {
+        "the last change is not told": says("getStatus", last_updated=mis.EARLY)},
+    "the_probes_answer": {
+        "the process says it is ready": says("getHealth", status="ready"),
+        "readiness says only that it lives": says("getReadiness", status="ok"),
+    },
+}  # fmt: skip
+
+_VERSIONS: Breaks = {
+    "a_replaced_text_is_kept": {
+        "a replaced text is lost": replaced(versions.History, "keep", mis.nothing),
+        "versions say what stands now": answers("listVersions", mis.with_title_of_now),
+        "a version has no metadata": says("getVersion", metadata={}),
+        "the text of a version is trimmed": answers("getVersion", lambda a: {"text": a.text.strip()}),
+    },
+    "a_part_of_a_version_is_read": {
+        "text_offset is ignored": query("getVersion", text_offset=0),
+        "text_limit is ignored": query("getVersion", text_limit=99),
+        "a part says it is all": answers("getVersion", lambda a: {"text_length": len(a.text)}),
+    },
+    "a_version_is_restored_in_its_document": {
+        "a restore is only said": around("restoreVersion", mis.said_to_be_restored),
+        "a restore takes the tags back": replaced(arrivals, "_OF_CONTENT", (*arrivals._OF_CONTENT, "tags")),
+        "a restore leaves the title": replaced(arrivals, "_OF_CONTENT", arrivals._OF_CONTENT[1:]),
+        "a restore loses what stood there": replaced(versions.History, "keep", mis.kept_once),
+    },
+    "what_stands_already_is_not_restored_again": {
+        "a restore of what stands is a change":
+            answers("restoreVersion", lambda a: {"version": a.version + 1}),
+    },
+    "a_note_that_became_a_file_of_the_same_bytes_is_a_note_again": {
+        "what has the same bytes is not restored":
+            replaced(arrivals, "_stands", lambda one, other: one.document.sha256 == other.document.sha256),
+    },
+    "a_file_is_restored_as_it_was_read": {
+        "a restored file has one passage": replaced(arrivals, "_again", mis.first_passage_again)},
+    "a_removed_document_is_brought_back": {
+        "a removed document is not kept": query("deleteDocument", purge=True),
+        "the trash is empty": says("listTrash", versions=[], total=0),
+        "what is brought back stays in the trash": replaced(versions.History, "bring_back", mis.nothing),
+        "what is brought back has no source":
+            answers("restoreVersion", lambda _: {"source_path": None, "source_paths": []}),
+    },
+    "an_earlier_version_of_a_removed_document_is_brought_back": {
+        "what was removed is forgotten for an earlier version":
+            replaced(versions.History, "bring_back", mis.all_forgotten),
+    },
+    "a_source_that_has_another_document_stays_with_it": {
+        "a source is taken from another document": replaced(arrivals, "holders", mis.none)},
+    "a_document_that_goes_with_its_source_is_kept": {
+        "what goes with its source is not kept": around("removeSource", mis.purged_with_its_source)},
+    "the_trash_has_what_was_removed_last_first": {
+        "the trash: the oldest first": answers("listTrash", lambda a: {"versions": a.versions[::-1]}),
+        "the trash: the offset is ignored": query("listTrash", offset=0),
+    },
+    "what_is_purged_cannot_be_restored": {
+        "a purge keeps all": replaced(versions.History, "drop", lambda self, number: len(self.by_id[number])),
+        "purge is ignored at a removal": query("deleteDocument", purge=False),
+        "clearing keeps versions": replaced(state, "History", mis.history_that_stays),
+    },
+    "an_unknown_version_is_an_error": {
+        "an unknown version is the latest":
+            replaced(versions.History, "find", lambda self, number, _version, _now: self.by_id[number][-1]),
+    },
+    "a_restore_of_another_version_than_expected_is_refused": {
+        "restoring ignores If-Match": asked("restoreVersion", lambda _: {"if_match": None})},
+    "a_retried_restore_happens_once": {
+        "a retried restore is done again": asked("restoreVersion", lambda _: {"idempotency_key": None})},
+}  # fmt: skip
+
+_ORIGINALS: Breaks = {
+    "a_file_comes_back_as_it_was_sent": {
+        "a kept file is cut": answers("getOriginal", mis.half_of_the_file),
+        "a document does not tell of its file": says("getDocument", original=UNSET),
+    },
+    "a_page_is_drawn_with_a_passage_marked": {
+        "a passage is not marked on its page": query("getPicture", chunk=None),
+        "another page is shown": query("getPicture", page=2),
+    },
+    "it_is_to_be_saved_under_its_name_and_never_run": {
+        "a file is shown":
+            replaced(downloads, "content_disposition", lambda name: f'inline; filename="{name}"'),
+        "a file's name breaks out":
+            replaced(downloads, "content_disposition", lambda _: 'attachment; filename="page.html"'),
+        "a browser may guess what a file is": replaced(downloads, "SAFE_HEADERS", {}),
+    },
+    "one_of_each_content_is_kept_until_its_last_document_has_gone": {
+        "equal files are kept twice": replaced(documents.Documents, "kept_bytes", mis.bytes_of_every_file)},
+    "what_is_kept_of_a_document_keeps_its_file": {
+        "what is kept of a document loses its file":
+            replaced(versions.History, "keep", mis.kept_without_file),
+    },
+    "clearing_keeps_no_file": {"clearing keeps files": replaced(state, "History", mis.history_that_stays)},
+    "what_has_no_file_says_why": {
+        "a note has a file": replaced(semantic_documents, "check_original_kept", mis.refused_as_absent)},
+}  # fmt: skip
+
 
 _CODES = {
     "invalid_request": (JOBS, "a_text_that_is_no_unicode_is_refused"),
@@ -671,256 +804,31 @@ _SUCCESSES = {
     "getReadiness": (STATE, "the_probes_answer"),
 }
 
-_VERSIONS = [
-    _m(
-        "a replaced text is lost",
-        VERSIONS,
-        "a_replaced_text_is_kept",
-        replaced(versions.History, "keep", mis.nothing),
-    ),
-    _m(
-        "versions say what stands now",
-        VERSIONS,
-        "a_replaced_text_is_kept",
-        answers("listVersions", mis.with_title_of_now),
-    ),
-    _m("a version has no metadata", VERSIONS, "a_replaced_text_is_kept", says("getVersion", metadata={})),
-    _m(
-        "the text of a version is trimmed",
-        VERSIONS,
-        "a_replaced_text_is_kept",
-        answers("getVersion", lambda a: {"text": a.text.strip()}),
-    ),
-    _m("text_offset is ignored", VERSIONS, "a_part_of_a_version_is_read", query("getVersion", text_offset=0)),
-    _m("text_limit is ignored", VERSIONS, "a_part_of_a_version_is_read", query("getVersion", text_limit=99)),
-    _m(
-        "a part says it is all",
-        VERSIONS,
-        "a_part_of_a_version_is_read",
-        answers("getVersion", lambda a: {"text_length": len(a.text)}),
-    ),
-    _m(
-        "a restore is only said",
-        VERSIONS,
-        "a_version_is_restored_in_its_document",
-        around("restoreVersion", mis.said_to_be_restored),
-    ),
-    _m(
-        "a restore takes the tags back",
-        VERSIONS,
-        "a_version_is_restored_in_its_document",
-        replaced(arrivals, "_OF_CONTENT", (*arrivals._OF_CONTENT, "tags")),
-    ),
-    _m(
-        "a restore leaves the title",
-        VERSIONS,
-        "a_version_is_restored_in_its_document",
-        replaced(arrivals, "_OF_CONTENT", arrivals._OF_CONTENT[1:]),
-    ),
-    _m(
-        "a restore loses what stood there",
-        VERSIONS,
-        "a_version_is_restored_in_its_document",
-        replaced(versions.History, "keep", mis.kept_once),
-    ),
-    _m(
-        "a restore of what stands is a change",
-        VERSIONS,
-        "what_stands_already_is_not_restored_again",
-        answers("restoreVersion", lambda a: {"version": a.version + 1}),
-    ),
-    _m(
-        "what has the same bytes is not restored",
-        VERSIONS,
-        "a_note_that_became_a_file_of_the_same_bytes_is_a_note_again",
-        replaced(arrivals, "_stands", lambda one, other: one.document.sha256 == other.document.sha256),
-    ),
-    _m(
-        "a restored file has one passage",
-        VERSIONS,
-        "a_file_is_restored_as_it_was_read",
-        replaced(arrivals, "_again", mis.first_passage_again),
-    ),
-    _m(
-        "a removed document is not kept",
-        VERSIONS,
-        "a_removed_document_is_brought_back",
-        query("deleteDocument", purge=True),
-    ),
-    _m(
-        "the trash is empty",
-        VERSIONS,
-        "a_removed_document_is_brought_back",
-        says("listTrash", versions=[], total=0),
-    ),
-    _m(
-        "what is brought back stays in the trash",
-        VERSIONS,
-        "a_removed_document_is_brought_back",
-        replaced(versions.History, "bring_back", mis.nothing),
-    ),
-    _m(
-        "what is brought back has no source",
-        VERSIONS,
-        "a_removed_document_is_brought_back",
-        answers("restoreVersion", lambda _: {"source_path": None, "source_paths": []}),
-    ),
-    _m(
-        "what was removed is forgotten for an earlier version",
-        VERSIONS,
-        "an_earlier_version_of_a_removed_document_is_brought_back",
-        replaced(versions.History, "bring_back", mis.all_forgotten),
-    ),
-    _m(
-        "a source is taken from another document",
-        VERSIONS,
-        "a_source_that_has_another_document_stays_with_it",
-        replaced(arrivals, "holders", mis.none),
-    ),
-    _m(
-        "what goes with its source is not kept",
-        VERSIONS,
-        "a_document_that_goes_with_its_source_is_kept",
-        around("removeSource", mis.purged_with_its_source),
-    ),
-    _m(
-        "the trash: the oldest first",
-        VERSIONS,
-        "the_trash_has_what_was_removed_last_first",
-        answers("listTrash", lambda a: {"versions": a.versions[::-1]}),
-    ),
-    _m(
-        "the trash: the offset is ignored",
-        VERSIONS,
-        "the_trash_has_what_was_removed_last_first",
-        query("listTrash", offset=0),
-    ),
-    _m(
-        "a purge keeps all",
-        VERSIONS,
-        "what_is_purged_cannot_be_restored",
-        replaced(versions.History, "drop", lambda self, number: len(self.by_id[number])),
-    ),
-    _m(
-        "purge is ignored at a removal",
-        VERSIONS,
-        "what_is_purged_cannot_be_restored",
-        query("deleteDocument", purge=False),
-    ),
-    _m(
-        "clearing keeps versions",
-        VERSIONS,
-        "what_is_purged_cannot_be_restored",
-        replaced(state, "History", mis.history_that_stays),
-    ),
-    _m(
-        "an unknown version is the latest",
-        VERSIONS,
-        "an_unknown_version_is_an_error",
-        replaced(versions.History, "find", lambda self, number, _version, _now: self.by_id[number][-1]),
-    ),
-    _m(
-        "restoring ignores If-Match",
-        VERSIONS,
-        "a_restore_of_another_version_than_expected_is_refused",
-        asked("restoreVersion", lambda _: {"if_match": None}),
-    ),
-    _m(
-        "a retried restore is done again",
-        VERSIONS,
-        "a_retried_restore_happens_once",
-        asked("restoreVersion", lambda _: {"idempotency_key": None}),
-    ),
-]
-
-_ORIGINALS = [
-    _m(
-        "a kept file is cut",
-        ORIGINALS,
-        "a_file_comes_back_as_it_was_sent",
-        answers("getOriginal", mis.half_of_the_file),
-    ),
-    _m(
-        "a passage is not marked on its page",
-        ORIGINALS,
-        "a_page_is_drawn_with_a_passage_marked",
-        query("getPicture", chunk=None),
-    ),
-    _m(
-        "another page is shown",
-        ORIGINALS,
-        "a_page_is_drawn_with_a_passage_marked",
-        query("getPicture", page=2),
-    ),
-    _m(
-        "a document does not tell of its file",
-        ORIGINALS,
-        "a_file_comes_back_as_it_was_sent",
-        says("getDocument", original=UNSET),
-    ),
-    _m(
-        "a file is shown",
-        ORIGINALS,
-        "it_is_to_be_saved_under_its_name_and_never_run",
-        replaced(downloads, "content_disposition", lambda name: f'inline; filename="{name}"'),
-    ),
-    _m(
-        "a file's name breaks out",
-        ORIGINALS,
-        "it_is_to_be_saved_under_its_name_and_never_run",
-        replaced(downloads, "content_disposition", lambda _: 'attachment; filename="page.html"'),
-    ),
-    _m(
-        "a browser may guess what a file is",
-        ORIGINALS,
-        "it_is_to_be_saved_under_its_name_and_never_run",
-        replaced(downloads, "SAFE_HEADERS", {}),
-    ),
-    _m(
-        "equal files are kept twice",
-        ORIGINALS,
-        "one_of_each_content_is_kept_until_its_last_document_has_gone",
-        replaced(documents.Documents, "kept_bytes", mis.bytes_of_every_file),
-    ),
-    _m(
-        "what is kept of a document loses its file",
-        ORIGINALS,
-        "what_is_kept_of_a_document_keeps_its_file",
-        replaced(versions.History, "keep", mis.kept_without_file),
-    ),
-    _m(
-        "clearing keeps files",
-        ORIGINALS,
-        "clearing_keeps_no_file",
-        replaced(state, "History", mis.history_that_stays),
-    ),
-    _m(
-        "a note has a file",
-        ORIGINALS,
-        "what_has_no_file_says_why",
-        replaced(semantic_documents, "check_original_kept", mis.refused_as_absent),
-    ),
-]
 
 MUTANTS: list[Mutant] = [
-    *_JOBS,
-    *_DOCUMENTS,
-    *_VERSIONS,
-    *_ORIGINALS,
-    *_SEARCH,
-    *_QUERY,
-    *_CONTEXT,
-    *_UPDATES,
-    *_RANKING,
-    *_IDEMPOTENCY,
-    *_ADAPTER,
-    *_UPLOADS,
-    *_STATE,
-    *(_m(f"{code} has another status", *where, status_of_code(code)) for code, where in _CODES.items()),
-    _m("a code goes by another name", JOBS, "an_unknown_job_is_not_found", another_code("job_not_found")),
+    *mutants_of(JOBS, _JOBS),
+    *mutants_of(SOURCES, _SOURCES),
+    *mutants_of(DOCUMENTS, _DOCUMENTS),
+    *mutants_of(SEARCH, _SEARCH),
+    *mutants_of(QUERY, _QUERY),
+    *mutants_of("test_vector_search", _VECTOR_SEARCH),
+    *mutants_of(CONTEXT, _CONTEXT),
+    *mutants_of(PAGES, _PAGES),
+    *mutants_of(RANKING, _RANKING),
+    *mutants_of(IDEMPOTENCY, _IDEMPOTENCY),
+    *mutants_of(UPDATES, _UPDATES),
+    *mutants_of(PROTOCOL, _PROTOCOL),
+    *mutants_of(UPLOADS, _UPLOADS),
+    *mutants_of(STATE, _STATE),
+    *mutants_of(VERSIONS, _VERSIONS),
+    *mutants_of(ORIGINALS, _ORIGINALS),
     *(
-        _m(f"{id_} answers another success", *where, status_of_operation(id_))
-        for id_, where in _SUCCESSES.items()
+        mutant(f"{code} has another status", module=module, test=test, broken=status_of_code(code))
+        for code, (module, test) in _CODES.items()
+    ),
+    *(
+        mutant(f"{id_} answers another success", module=module, test=test, broken=status_of_operation(id_))
+        for id_, (module, test) in _SUCCESSES.items()
     ),
     *RAGLER_MUTANTS,
     *ACCESS_MUTANTS,

@@ -26,6 +26,7 @@ from kb_simulator.engine.handlers import CURRENT
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
     Break,
+    Breaks,
     Mutant,
     answers,
     around,
@@ -34,6 +35,7 @@ from tests.mutation.breaking import (
     filters,
     forgives,
     mutant,
+    mutants_of,
     query,
     replaced,
     says,
@@ -42,9 +44,6 @@ from tests.mutation.breaking import (
 )
 
 VECTOR, COLLECTIONS, PROTOCOL = "test_vector_search", "test_collections", "test_protocol"
-
-_v, _c = partial(mutant, module=VECTOR), partial(mutant, module=COLLECTIONS)
-
 
 # --- ways to break them ---------------------------------------------------------------------------
 
@@ -203,185 +202,166 @@ def any_text(headers: Any, name: str, _max_chars: int) -> str | None:
 
 # --- the mutants ----------------------------------------------------------------------------------
 
-_SEARCH = [
-    _v("vector: the limit is ignored", test="the_answer_counts_what_matches_and_says_how_long_it_took",
-       broken=body("vectorSearch", limit=100)),
-    _v("vector: another limit is the default", test="the_limit_is_ten_where_none_is_sent",
-       broken=asked("vectorSearch", lambda i: {"body": msgspec.structs.replace(
-           i.body, limit=11 if i.body.limit == 10 else i.body.limit)})),
-    _v("vector: the total is the page's", test="the_answer_counts_what_matches_and_says_how_long_it_took",
-       broken=answers("vectorSearch", lambda a: {"total": len(a.results)})),
-    _v("vector: the query is another", test="the_answer_counts_what_matches_and_says_how_long_it_took",
-       broken=says("vectorSearch", query="x")),
-    _v("vector: it took no time", test="the_answer_counts_what_matches_and_says_how_long_it_took",
-       broken=says("vectorSearch", execution_time=0.0)),
-    _v("vector: the total follows the limit", test="the_total_is_the_same_whatever_the_limit_is",
-       broken=answers("vectorSearch", lambda a: {"total": max(a.total, len(a.results))})),
-    _v("vector: scores are another search's", test="scores_and_total_are_those_of_a_search_by_meaning",
-       broken=results(score=lambda result: result.score / 2)),
-    _v("vector: the worst come first", test="scores_and_total_are_those_of_a_search_by_meaning",
-       broken=answers("vectorSearch", lambda a: {"results": a.results[::-1]})),
-    _v("vector: the best is missing", test="without_a_collection_all_are_searched",
-       broken=answers("vectorSearch", lambda a: {"results": a.results[1:]})),
-    _v("vector: the name is ignored", test="a_search_in_a_collection_gives_its_passages_alone",
-       broken=body("vectorSearch", collection_name=None)),
-    _v("vector: the id is ignored", test="a_search_in_a_collection_gives_its_passages_alone",
-       broken=body("vectorSearch", collection_id=None)),
-    _v("vector: the collection is not told", test="a_search_in_a_collection_gives_its_passages_alone",
-       broken=metadata(collection_id=None)),
-    _v("vector: the derived id is told", test="a_described_collection_is_searched_under_its_own_id",
-       broken=metadata(collection_id=r.collection_id("guides"))),
-    _v("vector: an unknown collection is empty", test="an_unknown_collection_is_not_found",
-       broken=forgives("vectorSearch", "collection_not_found", nothing_found)),
-    _v("vector: an empty collection is all", test="an_empty_collection_answers_nothing",
-       broken=body("vectorSearch", collection_name=None)),
-    _v("vector: the id wins over the name", test="a_name_and_another_ones_id_contradict_each_other",
-       broken=forgives("vectorSearch", "contradiction", by_its_id_alone)),
-    _v("vector: source_type is ignored", test="source_type_and_tags_both_hold",
-       broken=filters(operation_id="vectorSearch", source_type=None)),
-    _v("vector: tags are ignored", test="source_type_and_tags_both_hold",
-       broken=filters(operation_id="vectorSearch", tags=[])),
-    _v("vector: tags are all-of", test="of_several_tags_one_is_enough",
-       broken=around("vectorSearch", all_of_the_tags)),
-    _v("vector: absent is not manual", test="what_names_no_source_type_is_manual",
-       broken=replaced(search, "vector_result", without_default_source_type)),
-    _v("vector: date_from is ignored", test="dates_are_those_of_the_last_change",
-       broken=filters(operation_id="vectorSearch", date_from=None)),
-    _v("vector: date_to is ignored", test="dates_are_those_of_the_last_change",
-       broken=filters(operation_id="vectorSearch", date_to=None)),
-    _v("vector: dates are those of creation", test="dates_are_those_of_the_last_change",
-       broken=replaced(search, "DATE_FIELD", "created_at")),
-    _v("vector: what is no date is taken", test="what_is_no_date_is_refused_by_name",
-       broken=forgives("vectorSearch", "invalid_parameter", whatever_the_dates)),
-    _v("vector: an end before the start is taken", test="an_end_before_the_start_is_a_contradiction",
-       broken=forgives("vectorSearch", "contradiction", whatever_the_dates)),
-    _v("vector: the collection's tag is a tag", test="a_result_carries_text_source_score_and_metadata",
-       broken=metadata(tags=lambda told: [*told.tags, "collection:guides"])),
-    _v("vector: who changed it is lost", test="a_result_carries_text_source_score_and_metadata",
-       broken=metadata(last_modified_by=r.ENGINE_USER)),
-    _v("vector: when it changed is lost", test="a_result_carries_text_source_score_and_metadata",
-       broken=metadata(last_modified_at=mis.EARLY)),
-    _v("vector: the heading is lost", test="a_result_carries_text_source_score_and_metadata",
-       broken=metadata(heading=UNSET)),
-    _v("vector: the breadcrumbs are lost", test="a_result_carries_text_source_score_and_metadata",
-       broken=metadata(context_breadcrumbs=UNSET)),
-    _v("vector: the source type is lost", test="a_result_carries_text_source_score_and_metadata",
-       broken=metadata(source_type="manual")),
-    _v("vector: what is unknown is null", test="what_is_not_known_of_a_document_is_absent_or_the_engines",
-       broken=metadata(heading=lambda told: told.heading or None)),
-    _v("vector: the source is always the path", test="a_source_is_told_by_what_is_known_of_it",
-       broken=results(source_url="c.md")),
-    _v("vector: a source without a name has none", test="a_source_without_a_name_is_its_documents_uid",
-       broken=results(source_url="")),
-    _v("vector: metadata is taken as it is", test="metadata_of_any_type_breaks_no_answer",
-       broken=replaced(collection_rules, "_text", as_it_is)),
-    _v("vector: drafts are counted", test="what_has_not_been_taken_in_to_its_end_is_not_found",
-       broken=around("vectorSearch", with_drafts)),
-    _v("vector: drafts are listed", test="what_has_not_been_taken_in_to_its_end_is_not_found",
-       broken=around("listCollections", with_the_collections_of_drafts)),
-]  # fmt: skip
+_VECTOR: Breaks = {
+    "the_answer_counts_what_matches_and_says_how_long_it_took": {
+        "vector: the limit is ignored": body("vectorSearch", limit=100),
+        "vector: the total is the page's": answers("vectorSearch", lambda a: {"total": len(a.results)}),
+        "vector: the query is another": says("vectorSearch", query="x"),
+        "vector: it took no time": says("vectorSearch", execution_time=0.0),
+    },
+    "the_limit_is_ten_where_none_is_sent": {
+        "vector: another limit is the default": asked("vectorSearch", lambda i: {
+            "body": msgspec.structs.replace(i.body, limit=11 if i.body.limit == 10 else i.body.limit)}),
+    },
+    "the_total_is_the_same_whatever_the_limit_is": {
+        "vector: the total follows the limit":
+            answers("vectorSearch", lambda a: {"total": max(a.total, len(a.results))}),
+    },
+    "scores_and_total_are_those_of_a_search_by_meaning": {
+        "vector: scores are another search's": results(score=lambda result: result.score / 2),
+        "vector: the worst come first": answers("vectorSearch", lambda a: {"results": a.results[::-1]}),
+    },
+    "without_a_collection_all_are_searched": {
+        "vector: the best is missing": answers("vectorSearch", lambda a: {"results": a.results[1:]})},
+    "a_search_in_a_collection_gives_its_passages_alone": {
+        "vector: the name is ignored": body("vectorSearch", collection_name=None),
+        "vector: the id is ignored": body("vectorSearch", collection_id=None),
+        "vector: the collection is not told": metadata(collection_id=None),
+    },
+    "a_described_collection_is_searched_under_its_own_id": {
+        "vector: the derived id is told": metadata(collection_id=r.collection_id("guides"))},
+    "an_unknown_collection_is_not_found": {
+        "vector: an unknown collection is empty":
+            forgives("vectorSearch", "collection_not_found", nothing_found),
+    },
+    "an_empty_collection_answers_nothing": {
+        "vector: an empty collection is all": body("vectorSearch", collection_name=None)},
+    "a_name_and_another_ones_id_contradict_each_other": {
+        "vector: the id wins over the name": forgives("vectorSearch", "contradiction", by_its_id_alone)},
+    "source_type_and_tags_both_hold": {
+        "vector: source_type is ignored": filters(operation_id="vectorSearch", source_type=None),
+        "vector: tags are ignored": filters(operation_id="vectorSearch", tags=[]),
+    },
+    "of_several_tags_one_is_enough": {"vector: tags are all-of": around("vectorSearch", all_of_the_tags)},
+    "what_names_no_source_type_is_manual": {
+        "vector: absent is not manual": replaced(search, "vector_result", without_default_source_type)},
+    "dates_are_those_of_the_last_change": {
+        "vector: date_from is ignored": filters(operation_id="vectorSearch", date_from=None),
+        "vector: date_to is ignored": filters(operation_id="vectorSearch", date_to=None),
+        "vector: dates are those of creation": replaced(search, "DATE_FIELD", "created_at"),
+    },
+    "what_is_no_date_is_refused_by_name": {
+        "vector: what is no date is taken": forgives("vectorSearch", "invalid_parameter", whatever_the_dates),
+    },
+    "an_end_before_the_start_is_a_contradiction": {
+        "vector: an end before the start is taken":
+            forgives("vectorSearch", "contradiction", whatever_the_dates),
+    },
+    "a_result_carries_text_source_score_and_metadata": {
+        "vector: the collection's tag is a tag":
+            metadata(tags=lambda told: [*told.tags, "collection:guides"]),
+        "vector: who changed it is lost": metadata(last_modified_by=r.ENGINE_USER),
+        "vector: when it changed is lost": metadata(last_modified_at=mis.EARLY),
+        "vector: the heading is lost": metadata(heading=UNSET),
+        "vector: the breadcrumbs are lost": metadata(context_breadcrumbs=UNSET),
+        "vector: the source type is lost": metadata(source_type="manual"),
+    },
+    "what_is_not_known_of_a_document_is_absent_or_the_engines": {
+        "vector: what is unknown is null": metadata(heading=lambda told: told.heading or None)},
+    "a_source_is_told_by_what_is_known_of_it": {
+        "vector: the source is always the path": results(source_url="c.md")},
+    "a_source_without_a_name_is_its_documents_uid": {
+        "vector: a source without a name has none": results(source_url="")},
+    "metadata_of_any_type_breaks_no_answer": {
+        "vector: metadata is taken as it is": replaced(collection_rules, "_text", as_it_is)},
+    "what_has_not_been_taken_in_to_its_end_is_not_found": {
+        "vector: drafts are counted": around("vectorSearch", with_drafts),
+        "vector: drafts are listed": around("listCollections", with_the_collections_of_drafts),
+    },
+}  # fmt: skip
 
-_COLLECTIONS = [
-    _c("collections: out of order", test="every_collection_is_listed_by_name",
-       broken=answers("listCollections", lambda a: {"collections": a.collections[::-1]})),
-    _c("collections: empty ones are left out", test="every_collection_is_listed_by_name",
-       broken=answers("listCollections", lambda a: {
-           "collections": [each for each in a.collections if each.chunk_count]})),
-    _c("collections: undescribed ones are left out", test="every_collection_is_listed_by_name",
-       broken=answers("listCollections", lambda a: {
-           "collections": [each for each in a.collections if each.description]})),
-    _c("collections: the prefix alone is one", test="every_collection_is_listed_by_name",
-       broken=replaced(r, "names_in", lambda tags: [
-           tag.removeprefix(r.PREFIX) for tag in tags if tag.startswith(r.PREFIX)])),
-    _c("collections: chunks are not counted", test="every_collection_is_listed_by_name",
-       broken=summaries(chunk_count=0)),
-    _c("collections: another id", test="every_collection_is_listed_by_name",
-       broken=summaries(id=lambda _: str(uuid4()))),
-    _c("collections: another time of creation", test="every_collection_is_listed_by_name",
-       broken=summaries(created_at=mis.EARLY)),
-    _c("collections: another creator", test="every_collection_is_listed_by_name",
-       broken=summaries(created_by="nobody@example.com")),
-    _c("a collection has no tokens", test="a_collection_is_read_with_its_statistics",
-       broken=statistics(total_tokens=0)),
-    _c("a collection's mean is its sum", test="a_collection_is_read_with_its_statistics",
-       broken=statistics(avg_chunk_size=lambda told: float(told.total_tokens))),
-    _c("a collection was published once", test="a_collection_is_read_with_its_statistics",
-       broken=statistics(last_published=mis.EARLY)),
-    _c("a collection never changed", test="a_collection_is_read_with_its_statistics",
-       broken=answers("getCollection", lambda a: {"updated_at": a.created_at})),
-    _c("a collection has all tokens", test="more_text_is_more_tokens",
-       broken=statistics(total_tokens=tokens_of_all)),
-    _c("a collection is invented", test="an_unknown_collection_is_not_found",
-       broken=forgives("getCollection", "collection_not_found", invented)),
-    _c("a collection's documents are not counted anew", test="a_collection_follows_its_documents",
-       broken=summaries(chunk_count=1)),
-    _c("a description is only said", test="a_described_collection_tells_what_was_said",
-       broken=around("putCollection", only_said)),
-    _c("a description gives another time of creation",
-       test="a_described_collection_tells_what_was_said",
-       broken=answers("putCollection", lambda a: {"created_at": a.updated_at})),
-    _c("a description forgets whom it is for", test="a_described_collection_tells_what_was_said",
-       broken=body("putCollection", target_audience=None)),
-    _c("a description forgets its words", test="a_described_collection_tells_what_was_said",
-       broken=body("putCollection", description="")),
-    _c("what nobody said is an empty list", test="what_nobody_has_said_is_absent",
-       broken=answers("getCollection", lambda a: {"usage_scenarios": a.usage_scenarios or []})),
-    _c("the creator is reset", test="what_is_left_out_is_said_no_more",
-       broken=replaced(collections, "_changed", creator_reset)),
-    _c("what is left out stays", test="what_is_left_out_is_said_no_more",
-       broken=replaced(collections, "_changed", mis.nothing)),
-    _c("the same words are a change", test="saying_the_same_again_changes_nothing",
-       broken=replaced(collections, "_changed", changed_always)),
-    _c("a described one goes with its documents",
-       test="a_described_collection_stands_without_documents",
-       broken=around("getCollection", gone_when_empty)),
-    _c("descriptions go with the documents", test="a_described_collection_stands_without_documents",
-       broken=query("clearDocuments", collections=True)),
-    _c("descriptions stay that are to go", test="a_described_collection_stands_without_documents",
-       broken=query("clearDocuments", collections=False)),
-    _c("a described one has two ids", test="a_collection_can_be_described_under_any_id_that_is_free",
-       broken=forgives("getCollection", "collection_not_found", invented)),
-    _c("a name changes", test="a_name_has_one_id_and_an_id_one_name",
-       broken=replaced(collections, "check_description", mis.nothing)),
-    _c("a derived id is anybody's", test="a_name_has_one_id_and_an_id_one_name",
-       broken=replaced(r, "may_have_id", lambda *_: True)),
-    _c("a retried description is done again", test="a_retried_description_answers_as_it_did",
-       broken=asked("putCollection", lambda _: {"idempotency_key": None})),
-    _c("service may write", test="the_role_service_may_not_create_or_change",
-       broken=replaced(requests, "may_change", lambda _: True)),
-    _c("Service may write", test="the_role_service_may_not_create_or_change",
-       broken=replaced(requests, "may_change", lambda role: role != r.SERVICE)),
-    _c("nobody may write", test="the_role_service_may_not_create_or_change",
-       broken=replaced(requests, "may_change", lambda _: False)),
-    *(
-        _c(f"service may not {id_}", test="the_role_service_may_search_list_and_get",
-           broken=around(id_, refused_to_service))
-        for id_ in r.LIMITS
-    ),
-]  # fmt: skip
+_COLLECTIONS: Breaks = {
+    "every_collection_is_listed_by_name": {
+        "collections: out of order":
+            answers("listCollections", lambda a: {"collections": a.collections[::-1]}),
+        "collections: empty ones are left out": answers("listCollections", lambda a: {
+            "collections": [each for each in a.collections if each.chunk_count]}),
+        "collections: undescribed ones are left out": answers("listCollections", lambda a: {
+            "collections": [each for each in a.collections if each.description]}),
+        "collections: the prefix alone is one": replaced(r, "names_in", lambda tags: [tag.removeprefix(
+            r.PREFIX) for tag in tags if tag.startswith(r.PREFIX)]),
+        "collections: chunks are not counted": summaries(chunk_count=0),
+        "collections: another id": summaries(id=lambda _: str(uuid4())),
+        "collections: another time of creation": summaries(created_at=mis.EARLY),
+        "collections: another creator": summaries(created_by="nobody@example.com"),
+    },
+    "a_collection_is_read_with_its_statistics": {
+        "a collection has no tokens": statistics(total_tokens=0),
+        "a collection's mean is its sum": statistics(avg_chunk_size=lambda told: float(told.total_tokens)),
+        "a collection was published once": statistics(last_published=mis.EARLY),
+        "a collection never changed": answers("getCollection", lambda a: {"updated_at": a.created_at}),
+    },
+    "more_text_is_more_tokens": {"a collection has all tokens": statistics(total_tokens=tokens_of_all)},
+    "an_unknown_collection_is_not_found": {
+        "a collection is invented": forgives("getCollection", "collection_not_found", invented)},
+    "a_collection_follows_its_documents": {
+        "a collection's documents are not counted anew": summaries(chunk_count=1)},
+    "a_described_collection_tells_what_was_said": {
+        "a description is only said": around("putCollection", only_said),
+        "a description gives another time of creation":
+            answers("putCollection", lambda a: {"created_at": a.updated_at}),
+        "a description forgets whom it is for": body("putCollection", target_audience=None),
+        "a description forgets its words": body("putCollection", description=""),
+    },
+    "what_nobody_has_said_is_absent": {
+        "what nobody said is an empty list":
+            answers("getCollection", lambda a: {"usage_scenarios": a.usage_scenarios or []}),
+    },
+    "what_is_left_out_is_said_no_more": {
+        "the creator is reset": replaced(collections, "_changed", creator_reset),
+        "what is left out stays": replaced(collections, "_changed", mis.nothing),
+    },
+    "saying_the_same_again_changes_nothing": {
+        "the same words are a change": replaced(collections, "_changed", changed_always)},
+    "a_described_collection_stands_without_documents": {
+        "a described one goes with its documents": around("getCollection", gone_when_empty),
+        "descriptions go with the documents": query("clearDocuments", collections=True),
+        "descriptions stay that are to go": query("clearDocuments", collections=False),
+    },
+    "a_collection_can_be_described_under_any_id_that_is_free": {
+        "a described one has two ids": forgives("getCollection", "collection_not_found", invented)},
+    "a_name_has_one_id_and_an_id_one_name": {
+        "a name changes": replaced(collections, "check_description", mis.nothing),
+        "a derived id is anybody's": replaced(r, "may_have_id", lambda *_: True),
+    },
+    "a_retried_description_answers_as_it_did": {
+        "a retried description is done again": asked("putCollection", lambda _: {"idempotency_key": None})},
+    "the_role_service_may_not_create_or_change": {
+        "service may write": replaced(requests, "may_change", lambda _: True),
+        "Service may write": replaced(requests, "may_change", lambda role: role != r.SERVICE),
+        "nobody may write": replaced(requests, "may_change", lambda _: False),
+    },
+    "a_user_may_ask_so_often_a_minute": {
+        "limits are not kept": replaced(RateWindows, "count", mis.nothing),
+        "limits are everybody's": asked("getCollection", lambda _: {"user": None}),
+        "limits are shared by operations": replaced(RateWindows, "count", counted_as_one),
+        "429 says not how long to wait":
+            replaced(mount, "problem_response", mis.problem_without("Retry-After")),
+        **{f"{id_} has a limit of {limit + by}": partial(patch.dict, r.LIMITS, {id_: limit + by})
+           for id_, limit in r.LIMITS.items() for by in (-1, 1)},
+    },
+    "the_role_service_may_search_list_and_get": {
+        f"service may not {id_}": around(id_, refused_to_service) for id_ in r.LIMITS},
+    "without_a_user_the_credential_counts": {
+        "whoever is nobody is not counted":
+            asked("listCollections", lambda i: {"user": i.user or str(uuid4())}),
+    },
+    "a_user_or_role_that_is_none_is_refused": {
+        "any text is a user": replaced(requests, "caller_header", any_text)},
+    "two_users_or_roles_are_none": {
+        "the first of two users wins": replaced(requests, "caller_header", any_text)},
+}  # fmt: skip
 
-_LIMITS = [
-    _c("limits are not kept", test="a_user_may_ask_so_often_a_minute",
-       broken=replaced(RateWindows, "count", mis.nothing)),
-    *(
-        _c(f"{id_} has a limit of {limit + by}", test="a_user_may_ask_so_often_a_minute",
-           broken=partial(patch.dict, r.LIMITS, {id_: limit + by}))
-        for id_, limit in r.LIMITS.items()
-        for by in (-1, 1)
-    ),
-    _c("limits are everybody's", test="a_user_may_ask_so_often_a_minute",
-       broken=asked("getCollection", lambda _: {"user": None})),
-    _c("limits are shared by operations", test="a_user_may_ask_so_often_a_minute",
-       broken=replaced(RateWindows, "count", counted_as_one)),
-    _c("429 says not how long to wait", test="a_user_may_ask_so_often_a_minute",
-       broken=replaced(mount, "problem_response", mis.problem_without("Retry-After"))),
-    _c("whoever is nobody is not counted", test="without_a_user_the_credential_counts",
-       broken=asked("listCollections", lambda i: {"user": i.user or str(uuid4())})),
-    _c("any text is a user", test="a_user_or_role_that_is_none_is_refused",
-       broken=replaced(requests, "caller_header", any_text)),
-    _c("the first of two users wins", test="two_users_or_roles_are_none",
-       broken=replaced(requests, "caller_header", any_text)),
-]  # fmt: skip
 
 _CODES = {
     "collection_not_found": (COLLECTIONS, "an_unknown_collection_is_not_found"),
@@ -397,18 +377,16 @@ _SUCCESSES = {
 }
 
 RAGLER_MUTANTS: list[Mutant] = [
-    *_SEARCH,
-    *_COLLECTIONS,
-    *_LIMITS,
-    *(
-        mutant(
-            f"{id_} is not served",
-            module=PROTOCOL,
-            test="raglers_operations_are_served_whole_or_not_at_all",
-            broken=around(id_, unknown),
-        )
-        for id_ in _SUCCESSES
-        if id_ not in {"vectorSearch", "putCollection"}  # they refuse the body before the handler
+    *mutants_of(VECTOR, _VECTOR),
+    *mutants_of(COLLECTIONS, _COLLECTIONS),
+    *mutants_of(
+        PROTOCOL,
+        {
+            "raglers_operations_are_served_whole_or_not_at_all": {
+                f"{id_} is not served": around(id_, unknown)
+                for id_ in ("listCollections", "getCollection")  # the others refuse the body first
+            }
+        },
     ),
     *(
         mutant(f"{code} has another status", module=module, test=test, broken=status_of_code(code))

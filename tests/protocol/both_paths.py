@@ -240,8 +240,8 @@ class Sent:
 
 
 @st.composite
-def plain(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
-    """A regular client's request, in most cases one for the fast path."""
+def plain_message(draw: st.DrawFn, names: dict[str, list[str]]) -> tuple[str, dict[str, Any]]:
+    """A regular client's request to a toolset, and calls with arbitrary arguments."""
     toolset = draw(st.sampled_from(sorted(names)))
     name = draw(st.sampled_from(names[toolset]))
     arguments = draw(
@@ -250,6 +250,13 @@ def plain(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
     call = {"name": name, "arguments": arguments, "_meta": draw(client_metas)}
     message = draw(st.sampled_from([request("tools/call", call), request("tools/list")]))
     message["id"] = draw(ids)
+    return toolset, message
+
+
+@st.composite
+def plain(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
+    """A regular client's request, in most cases one for the fast path."""
+    toolset, message = draw(plain_message(names))
     version = draw(st.sampled_from([MODERN, None, *HANDSHAKE_PROTOCOL_VERSIONS]))
     if version == MODERN:
         return sent_of(toolset, modern_headers(message), modern(message))

@@ -55,22 +55,16 @@ async def test_with_the_key_calls_are_answered_and_probes_need_none(serve: Serve
         assert response.status_code == 200
 
 
-@pytest.mark.requirement("K10")
-async def test_the_engines_key_opens_nothing_here(serve: Serve) -> None:
+@pytest.mark.requirement("K10", "K14")
+async def test_without_a_key_set_everyone_is_served_and_the_engines_key_opens_nothing(serve: Serve) -> None:
     open_ = await serve(settings={"engine_api_key": "engine-key"})
-    response = await open_.post(call("echo", text="a"))
-    assert response.status_code == 200
+    for headers in (PLAIN, {**PLAIN, "Authorization": "Bearer anything"}):
+        response = await open_.post(call("echo", text="a"), headers)
+        assert response.status_code == 200
     kept = await serve(Fake().toolset, settings={"engine_api_key": "engine-key", "api_key": KEY})
     headers = {**PLAIN, "Authorization": "Bearer engine-key"}
     response = await kept.post(call("echo", text="a"), headers)
     assert response.status_code == 401
-
-
-@pytest.mark.requirement("K14")
-async def test_without_a_key_set_everyone_is_served(served: Served) -> None:
-    for headers in (PLAIN, {**PLAIN, "Authorization": "Bearer anything"}):
-        response = await served.post(call("echo", text="a"), headers)
-        assert response.status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ _TEXT = re.compile(r""""{3}(?:\\.|[^\\])*?"{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\
 _CANDIDATE = re.compile(
     rf"(?<![a-z])(?i:{'|'.join(REFUSED)})(?![a-z])|(?:{'|'.join(map(str.capitalize, REFUSED))})(?![a-z])"
 )
-"""A part of a name. Files without one are not parsed, which takes most of the time."""
+"""A part of a name. Blocks without one are not parsed, which takes most of the time."""
 
 
 def names(tree: ast.AST) -> Iterator[str]:
@@ -54,7 +54,10 @@ def names(tree: ast.AST) -> Iterator[str]:
 def refused(path: Path) -> set[str]:
     """Return the names of a file, with its own, that have a refused word."""
     source = path.read_text("utf-8")
-    found = {path.stem, *(names(ast.parse(source)) if _CANDIDATE.search(_TEXT.sub("", source)) else ())}
+    found = {path.stem}
+    if _CANDIDATE.search(_TEXT.sub("", source)):
+        for block in source.split("\n\n\n"):  # functions and classes have two empty lines around them
+            found.update(names(ast.parse(block if _CANDIDATE.search(block) else "")))
     return {
         name
         for name in found - ALLOWED.keys()

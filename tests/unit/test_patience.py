@@ -36,7 +36,9 @@ _CANDIDATE = re.compile(
     rf"|\b({'|'.join(_CLOCKS)})\(\)",
     re.IGNORECASE,
 )
-"""Sources without it have no limit, and are not parsed."""
+"""Blocks without it have no limit, and are not parsed."""
+_BETWEEN = "\n\n\n"
+"""The two empty lines around each function and class of a module."""
 
 
 def _name(call: ast.Call) -> str:
@@ -119,8 +121,12 @@ def _sleeps(function: ast.expr) -> bool:
 
 def limits(source: str) -> list[int]:
     """Return the lines of `source` with a literal time limit, or with a comparison of a clock."""
-    tree = ast.parse(source if _CANDIDATE.search(source) else "")
-    return sorted({part.lineno for node in ast.walk(tree) for part in _breaches(node)})
+    found, line = set[int](), 0
+    for block in source.split(_BETWEEN):
+        tree = ast.parse(block if _CANDIDATE.search(block) else "")
+        found |= {line + part.lineno for node in ast.walk(tree) for part in _breaches(node)}
+        line += block.count("\n") + len(_BETWEEN)
+    return sorted(found)
 
 
 @pytest.mark.parametrize(

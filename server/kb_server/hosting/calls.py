@@ -172,7 +172,7 @@ class PublishedTool:
         """
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)
-        published = types_alone(output) if tool.lean_result else output
+        published = types_alone(tool.result) if tool.lean_result else output
         if tool.document_mark == "member" and not output["properties"]:
             raise SchemaError(f'{label}: has no members, so document_mark has to be "none"')
         if tool.document_mark == "member":

@@ -285,26 +285,19 @@ async def test_a_change_between_the_two_steps_does_not_lose_the_collection(
     assert moved.title == ("Edited" if change == "edited" else document.title)
 
 
-async def test_an_add_that_fails_for_good_is_undone_and_reported(
-    simulated: SimulatedEngine, engine: Engine
+@pytest.mark.parametrize(
+    ("failures", "words", "left"), [(3, "told to fail", ["documents"]), (4, "in no collection now", [])]
+)
+async def test_an_add_that_fails_for_good_is_undone_or_reported_as_in_no_collection(
+    simulated: SimulatedEngine, engine: Engine, failures: int, words: str, left: list[str]
 ) -> None:
     document = simulated.add("collection:documents")
-    simulated.arm("storage_full", "addTags", times=3)
-    with pytest.raises(ToolError, match="told to fail") as failed:
+    simulated.arm("storage_full", "addTags", times=failures)
+    with pytest.raises(ToolError, match=words) as failed:
         await move(engine, document, "memory")
     assert failed.value.payload()["error"] == "move_failed"
-    assert failed.value.details["collection"] == "documents"
-    assert in_collections(simulated) == ["collection:documents"]
-
-
-async def test_a_move_that_cannot_be_undone_reports_no_collection(
-    simulated: SimulatedEngine, engine: Engine
-) -> None:
-    document = simulated.add("collection:documents")
-    simulated.arm("storage_full", "addTags", times=4)
-    with pytest.raises(ToolError, match="in no collection now") as failed:
-        await move(engine, document, "memory")
-    assert failed.value.details["collection"] is None
+    assert failed.value.details["collection"] == next(iter(left), None)
+    assert in_collections(simulated) == [f"collection:{name}" for name in left]
 
 
 @pytest.mark.parametrize(("operation", "done"), [("addTags", ["collection:memory"]), ("removeTag", [])])

@@ -120,7 +120,7 @@ def test_a_nullable_scalar_output_carries_no_type() -> None:
 
 
 def test_a_result_may_be_published_with_its_types_alone() -> None:
-    types = types_alone(output_schema(Everything))
+    types = types_alone(Everything)
     assert set(types) == {"type", "properties"}
     assert types["properties"]["top"] == {"type": "integer"}
     assert types["properties"]["query"] == {"type": "string"}
@@ -145,7 +145,7 @@ class Result(msgspec.Struct):
 
 
 def test_of_its_lists_the_members_are_named_and_no_deeper() -> None:
-    assert types_alone(output_schema(Result))["properties"]["items"]["items"]["properties"] == {
+    assert types_alone(Result)["properties"]["items"]["items"]["properties"] == {
         "name": {"type": "string"},
         "inner": {"type": "object"},
         "inners": {"type": "array", "items": {"type": "object"}},

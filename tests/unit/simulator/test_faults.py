@@ -18,6 +18,7 @@ from kb_simulator.harness import faults
 from kb_simulator.harness.faults import (
     CATALOGUE,
     NOTHING,
+    AnyEffect,
     ContentLength,
     Drip,
     Fault,
@@ -333,21 +334,18 @@ async def test_a_reset_before_headers_sends_no_byte(running: Running) -> None:
     assert not running.namespace.state.jobs
 
 
-@pytest.mark.parametrize("count", [0, 16, 100])
-async def test_a_reset_comes_after_so_many_bytes(running: Running, true_body: bytes, count: int) -> None:
-    running.arm("broken", ResetAfter(bytes=count))
+@pytest.mark.parametrize(
+    ("effect", "count", "off"),
+    [*((ResetAfter(bytes=count), count, 0) for count in (0, 16, 100)),
+     *((ContentLength(off=off), None, off) for off in (-64, 64))],
+)  # fmt: skip
+async def test_a_reset_comes_after_so_many_bytes_and_a_content_length_is_wrong_by_so_much(
+    running: Running, true_body: bytes, effect: AnyEffect, count: int | None, off: int
+) -> None:
+    running.arm("broken", effect)
     received, reset = await running.raw(QUERY)
     head, body = parted(received)
-    assert (body, reset) == (true_body[:count], True)
-    assert b"Content-Length: %d" % len(true_body) in head
-
-
-@pytest.mark.parametrize("off", [-64, 64])
-async def test_a_content_length_is_wrong_by_so_much(running: Running, true_body: bytes, off: int) -> None:
-    running.arm("wrong", ContentLength(off=off))
-    received, reset = await running.raw(QUERY)
-    head, body = parted(received)
-    assert (body, reset) == (true_body, False)
+    assert (body, reset) == (true_body[:count], count is not None)
     assert b"Content-Length: %d" % (len(true_body) + off) in head
 
 

@@ -115,26 +115,21 @@ async def keeps_silent(reader: Reader, _writer: Writer) -> None:
         await turns()  # a client that has timed out is gone by then, so its next connection is not affected
 
 
-async def stops_in_the_body(reader: Reader, writer: Writer) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
-    await writer.drain()
-    await keeps_silent(reader, writer)
-
-
 async def resets(_reader: Reader, writer: Writer) -> None:
-    _reset(writer)
-
-
-async def resets_in_the_body(_reader: Reader, writer: Writer) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
-    await writer.drain()
-    _reset(writer)
-
-
-def _reset(writer: Writer) -> None:
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
+
+
+def in_the_body(behave: Behaviour) -> Behaviour:
+    """Send a head and a part of the body first."""
+
+    async def behaves(reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
+        await writer.drain()
+        await behave(reader, writer)
+
+    return behaves
 
 
 # Invalid bytes are in `test_http1`; for a complete response, the result depends on its status and body alone:
@@ -142,9 +137,9 @@ def _reset(writer: Writer) -> None:
 MISBEHAVIOUR: dict[str, tuple[Behaviour, type[EngineFault]]] = {
     "closes without an answer": (says(b""), EngineUnreachable),
     "resets": (resets, EngineUnreachable),
-    "resets in the body": (resets_in_the_body, EngineBadAnswer),
+    "resets in the body": (in_the_body(resets), EngineBadAnswer),
     "keeps silent": (keeps_silent, EngineTimeout),
-    "stops in the body": (stops_in_the_body, EngineTimeout),
+    "stops in the body": (in_the_body(keeps_silent), EngineTimeout),
     "breaks off in the head": (says(b"HTTP/1.1 200 OK\r\nContent-Le"), EngineUnreachable),
     "truncates the body": (
         says(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{}"),

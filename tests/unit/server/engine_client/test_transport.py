@@ -294,35 +294,31 @@ class TestBodies:
 
 
 class TestTime:
-    async def test_a_head_that_drips_is_silence(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        advance = advance_loop(monkeypatch)
-
-        async def drips(_reader: Reader, writer: Writer) -> None:
-            while True:
-                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                await writer.drain()
-                await turns(10)
-                advance(ANSWER_SECONDS / 10)
-
-        async with peer(drips) as made, pool_to(made) as pool:
-            with pytest.raises(EngineTimeout, match="sent no data"):
-                await pool.exchange(Question(read_timeout=ANSWER_SECONDS))
-
-    async def test_a_body_that_drips_ends_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("head", "drop", "words"),
+        [
+            (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "sent no data"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b".", "was incomplete after"),
+        ],
+        ids=["the head is silence", "the body ends all the same"],
+    )
+    async def test_a_response_that_drips_is_a_timeout(
+        self, monkeypatch: pytest.MonkeyPatch, head: bytes, drop: bytes, words: str
+    ) -> None:
         advance = advance_loop(monkeypatch)
         monkeypatch.setattr(f"{HTTP1}.ANSWER_SECONDS", 10 * ANSWER_SECONDS)
 
         async def drips(_reader: Reader, writer: Writer) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            writer.write(head)
             while True:
-                writer.write(b".")
+                writer.write(drop)
                 await writer.drain()
                 await turns(10)
                 advance(ANSWER_SECONDS / 2)
 
         async with peer(drips) as made, pool_to(made) as pool:
-            with pytest.raises(EngineTimeout, match="was incomplete after"):
-                await pool.exchange(Question())
+            with pytest.raises(EngineTimeout, match=words):
+                await pool.exchange(Question(read_timeout=ANSWER_SECONDS))
 
     async def test_a_short_silence_counts_on_a_connection_that_waited_longer(self) -> None:
         """Its timer was set for a later moment."""
@@ -336,15 +332,6 @@ class TestTime:
             await pool.exchange(Question(read_timeout=ANSWER_SECONDS))
             with pytest.raises(EngineTimeout):
                 await pool.exchange(Question(read_timeout=SILENCE))
-
-    async def test_a_cancelled_exchange_closes_its_connection(self) -> None:
-        async with peer(silent) as made, pool_to(made) as pool:
-            asked = asyncio.create_task(pool.exchange(Question()))
-            await eventually_async(lambda: made.heads, what="the request")
-            asked.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asked
-            await eventually_async(lambda: not made.open, what="the end of the connection")
 
 
 class TestTls:

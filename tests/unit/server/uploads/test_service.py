@@ -166,19 +166,10 @@ class TestChunk:
     @pytest.mark.parametrize(
         "data",
         [
-            "YW!j",
-            "YWJ",
-            "YWJj\n",
-            "YW Jj",
-            "é",
-            "data:text/plain;base64,YWJj",
-            "YW-_",
-            "=YWJ",
-            "YWJj=",
-            "YWJj====",
-            "\ud800",
+            "YW!j", "YWJ", "YWJj\n", "YW Jj", "é", "data:text/plain;base64,YWJj", "YW-_", "=YWJ", "YWJj=",
+            "YWJj====", "\ud800",
         ],
-    )
+    )  # fmt: skip
     async def test_a_chunk_that_is_not_strict_base64_is_refused_and_not_stored(
         self, desk: Desk, data: str
     ) -> None:

@@ -43,82 +43,36 @@ WIDE_GAP = {"missing": list(range(100)), "missing_total": MAX_CHUNKS - 1}
 @pytest.mark.parametrize(
     ("check", "code", "words", "details"),
     [
-        (
-            partial(check_chunk, upload(), Staged({0: 5}), 1, 6, MOST),
-            "size_exceeded",
-            "11 bytes, but 10",
-            {"received_bytes": 5, "total_size": 10},
-        ),
-        (
-            partial(check_chunk, upload(), Staged(body=10), 0, 1, MOST),
-            "contradiction",
-            "already sent to the upload URL",
-            {},
-        ),
-        *(
-            (partial(check_chunk_shape, index, 1), "invalid_parameter", "chunk_index counts from 0", {})
-            for index in OUT_OF_RANGE
-        ),
+        (partial(check_chunk, upload(), Staged({0: 5}), 1, 6, MOST), "size_exceeded", "11 bytes, but 10",
+         {"received_bytes": 5, "total_size": 10}),
+        (partial(check_chunk, upload(), Staged(body=10), 0, 1, MOST), "contradiction",
+         "already sent to the upload URL", {}),
+        *((partial(check_chunk_shape, index, 1), "invalid_parameter", "chunk_index counts from 0", {})
+          for index in OUT_OF_RANGE),
         (partial(check_chunk_shape, 0, 0), "invalid_parameter", "at least one byte", {}),
         (partial(check_chunk_shape, 0, CHUNK_BYTES + 1), "chunk_too_large", "8388608", {}),
-        (
-            partial(check_body, upload(), Staged({0: 1}), 10),
-            "contradiction",
-            "begun with kb_upload_chunk",
-            {},
-        ),
-        (
-            partial(check_whole, upload(), Staged({0: 1, 2: 1, 4: 1})),
-            "missing_chunks",
-            "missing: 1, 3",
-            {"missing": [1, 3]},
-        ),
+        (partial(check_body, upload(), Staged({0: 1}), 10), "contradiction",
+         "begun with kb_upload_chunk", {}),
+        (partial(check_whole, upload(), Staged({0: 1, 2: 1, 4: 1})), "missing_chunks", "missing: 1, 3",
+         {"missing": [1, 3]}),
         (partial(check_whole, upload(), Staged({MAX_CHUNKS - 1: 1})), "missing_chunks", "…", WIDE_GAP),
-        (
-            partial(check_whole, upload(), Staged({0: 8})),
-            "size_mismatch",
-            "8 bytes were received, but 10",
-            {"received_bytes": 8, "total_size": 10},
-        ),
-        (
-            partial(check_whole, upload(), Staged({0: 10}), End(total_size=11)),
-            "size_mismatch",
-            "10 bytes were received, but 11",
-            {"received_bytes": 10, "total_size": 11},
-        ),
-        (
-            partial(check_whole, UNSIZED, Staged({0: 1})),
-            "missing_required_parameter",
-            "total_size, sha256 or chunks",
-            {"parameter": "total_size"},
-        ),
-        (
-            partial(check_whole, UNSIZED, Staged({0: 1}), End(chunks=3)),
-            "missing_chunks",
-            "missing: 1, 2",
-            {"missing": [1, 2]},
-        ),
-        (
-            partial(check_whole, UNSIZED, Staged({0: 1, 1: 1}), End(chunks=1)),
-            "chunks_mismatch",
-            "2 chunks were received, but 1",
-            {"chunks_received": 2},
-        ),
-        (
-            partial(check_whole, UNSIZED, Staged(), End(sha256="a" * 64)),
-            "missing_chunks",
-            "missing: 0",
-            {"missing": [0]},
-        ),
-        (
-            partial(check_chunk, UNSIZED, Staged({0: MOST}), 1, 1, MOST),
-            "upload_too_large",
-            "1001 bytes; at most 1000",
-            {"max_bytes": MOST},
-        ),
+        (partial(check_whole, upload(), Staged({0: 8})), "size_mismatch", "8 bytes were received, but 10",
+         {"received_bytes": 8, "total_size": 10}),
+        (partial(check_whole, upload(), Staged({0: 10}), End(total_size=11)), "size_mismatch",
+         "10 bytes were received, but 11", {"received_bytes": 10, "total_size": 11}),
+        (partial(check_whole, UNSIZED, Staged({0: 1})), "missing_required_parameter",
+         "total_size, sha256 or chunks", {"parameter": "total_size"}),
+        (partial(check_whole, UNSIZED, Staged({0: 1}), End(chunks=3)), "missing_chunks", "missing: 1, 2",
+         {"missing": [1, 2]}),
+        (partial(check_whole, UNSIZED, Staged({0: 1, 1: 1}), End(chunks=1)), "chunks_mismatch",
+         "2 chunks were received, but 1", {"chunks_received": 2}),
+        (partial(check_whole, UNSIZED, Staged(), End(sha256="a" * 64)), "missing_chunks", "missing: 0",
+         {"missing": [0]}),
+        (partial(check_chunk, UNSIZED, Staged({0: MOST}), 1, 1, MOST), "upload_too_large",
+         "1001 bytes; at most 1000", {"max_bytes": MOST}),
         (partial(check_body, UNSIZED, Staged(), 10), "contradiction", "kb_upload_chunk", {}),
     ],
-)
+)  # fmt: skip
 def test_a_chunk_that_does_not_fit_the_upload_is_refused_with_details(
     check: Callable[[], object], code: str, words: str, details: dict[str, Any]
 ) -> None:

@@ -60,17 +60,11 @@ def test_the_folder_itself_may_be_a_link(root: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "{root}/../secret.html",
-        "{root}/inner/../../secret.html",
-        "{root}/out.html",
-        "{root}/up/secret.html",
-        "{root}ling/a.html",
-        "/etc/passwd",
-        "/proc/self/environ",
-        "nothing.html",
+        "{root}/../secret.html", "{root}/inner/../../secret.html", "{root}/out.html",
+        "{root}/up/secret.html", "{root}ling/a.html", "/etc/passwd", "/proc/self/environ", "nothing.html",
         "",
     ],
-)
+)  # fmt: skip
 @pytest.mark.requirement("N86")
 def test_no_way_leads_out_of_the_folder(root: Path, path: str) -> None:
     """Existing and missing files get the same error, so that nothing is revealed."""

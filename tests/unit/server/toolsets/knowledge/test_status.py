@@ -24,17 +24,9 @@ from tests.support.simulated_engine import InterruptedEngine, MakeCall, simulate
 
 MIB = 1024 * 1024
 ALWAYS = {
-    "success",
-    "task_id",
-    "status",
-    "progress",
-    "current_step",
-    "completed_steps",
-    "total_steps",
-    "elapsed_time_seconds",
-    "estimated_remaining_seconds",
-    "error",
-}
+    "success", "task_id", "status", "progress", "current_step", "completed_steps", "total_steps",
+    "elapsed_time_seconds", "estimated_remaining_seconds", "error",
+}  # fmt: skip
 """Members that a polling client reads in every state."""
 
 

@@ -134,15 +134,6 @@ async def test_a_file_without_bytes_is_empty_and_available(tmp_path: Path) -> No
     assert await call(toolset, "get_kb_content") == {"status": "empty", "contentLength": 0, "content": ""}
 
 
-@pytest.mark.requirement("F15")
-async def test_a_server_without_a_file_says_how_to_name_one() -> None:
-    toolset = over_file("")
-    assert (await call(toolset, "get_kb_info"))["status"] == "unavailable"
-    answer = await call(toolset, "get_kb_content")
-    assert answer["status"] == "error"
-    assert "KB_TEXT_FILE" in answer["error"]
-
-
 ODD: dict[str, Callable[[Path], Any]] = {
     "does not exist.": Path.absolute,
     "is not UTF-8: the byte at offset 2 does not belong there.": lambda path: path.write_bytes(
@@ -176,14 +167,15 @@ async def test_an_unreadable_file_is_unavailable_with_a_reason(tmp_path: Path, w
     assert await call(toolset, "get_kb_content") == {"status": "error", "error": error}
 
 
-@pytest.mark.requirement("F34")
-@pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "~nobody-of-this-name/x", "x" * 5000, "/"])
-async def test_no_path_crashes_the_tools(path: str) -> None:
+@pytest.mark.requirement("F15", "F34")
+@pytest.mark.parametrize("path", ["", "/dev/zero", "a\0b", "~nobody-of-this-name/x", "x" * 5000, "/"])
+async def test_no_path_crashes_the_tools_and_without_one_they_say_how_to_name_a_file(path: str) -> None:
     toolset = over_file(path)
     assert (await call(toolset, "get_kb_info"))["status"] == "unavailable"
     answer = await call(toolset, "get_kb_content")
     assert answer["status"] == "error"
     assert answer["error"]
+    assert path or "KB_TEXT_FILE" in answer["error"]
 
 
 @pytest.mark.requirement("F17", "F22")

@@ -359,6 +359,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
     from kb_server import collection_moves
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.errors import EngineFault
+    from kb_server.engine_client.port import read_document
     from kb_server.engine_faults import tool_error
     from kb_server.settings import engine_tls
 
@@ -366,9 +367,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
     tls = engine_tls(settings.engine_ca)
     port = HttpEngine(settings.engine_url, settings.api_key, tls=tls)
     try:
-        document = await port.call(
-            ops.GET_DOCUMENT, path={"document_id": options.document}, query=ops.WITHOUT_CHUNKS
-        )
+        document = await read_document(port, options.document)
         return await collection_moves.move(port, document, options.to)
     except (ToolError, EngineFault) as error:
         words = error if isinstance(error, ToolError) else tool_error(error, document_id=options.document)

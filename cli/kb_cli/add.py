@@ -260,12 +260,16 @@ def run(options: argparse.Namespace, out: Output) -> int:
         )
         results = ended + adding.run(found)
     if not out.answered(results):
-        counts = Counter(result.outcome for result in results)
-        summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _STYLES if counts[outcome])
-        out.text(summary or "No files there.")
+        out.text(", ".join(outcomes(results)) or "No files there.")
         for line in _fidelity_summed_up(results):
             out.text(line)
     return status_of(results)
+
+
+def outcomes(results: Iterable[Result]) -> list[str]:
+    """Return the number of each outcome, as in "3 added"."""
+    counts = Counter(result.outcome for result in results)
+    return [f"{counts[outcome]} {outcome}" for outcome in _STYLES if counts[outcome]]
 
 
 def _fidelity_summed_up(results: Sequence[Result]) -> Iterator[str]:

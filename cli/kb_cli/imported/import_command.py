@@ -12,7 +12,6 @@ their content: so an interrupted or failed import can be repeated.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from kb_cli import foreign_tags
-from kb_cli.add import Adding, Found, Progress, Result, Written, fetched, is_url, status_of
+from kb_cli.add import Adding, Found, Progress, Result, Written, fetched, is_url, outcomes, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exported import export_command
@@ -183,10 +182,7 @@ def _sent(
 def _report(done: Imported, out: Output) -> Exit:
     if not out.answered(done):
         counts = [
-            *(
-                f"{count} {outcome}"
-                for outcome, count in Counter(each.outcome for each in done.results).items()
-            ),
+            *outcomes(done.results),
             *([f"{done.unchanged} unchanged"] if done.unchanged else []),
             *([f"{done.skipped} of unknown formats"] if done.skipped else []),
         ]

@@ -8,7 +8,7 @@ A moved file keeps its old source until it is ingested under the new one.
 from __future__ import annotations
 
 import argparse
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, status_of
+from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, outcomes, status_of
 from kb_cli.config import ClientSettings, engine, read
 from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Interrupted, NotFound, Output, UsageError, counted
@@ -213,9 +213,7 @@ def _brought_in_step(
             results.append(result)
             progress.ended(result)
     if not out.as_json:
-        counts = Counter(result.outcome for result in results)
-        done = [f"{count} {outcome}" for outcome, count in counts.items()]
-        out.text(", ".join([*done, *_no_steps(unchanged, planned)]))
+        out.text(", ".join([*outcomes(results), *_no_steps(unchanged, planned)]))
     return results
 
 

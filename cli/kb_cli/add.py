@@ -29,7 +29,17 @@ from kb_cli.archives import Archives
 from kb_cli.config import engine
 from kb_cli.documents import labels, note_new_collection
 from kb_cli.exclusion import exclusion
-from kb_cli.output import CliError, Exit, NotFound, Output, counted, printable_line
+from kb_cli.output import (
+    CliError,
+    Exit,
+    Interrupted,
+    NotFound,
+    Output,
+    Unreachable,
+    UsageError,
+    counted,
+    printable_line,
+)
 from kb_cli.properties import MARKDOWN, NO_DETAILS, Details, of_front_matter
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
@@ -250,12 +260,16 @@ def run(options: argparse.Namespace, out: Output) -> int:
         )
         results = ended + adding.run(found)
     if not out.answered(results):
-        counts = Counter(result.outcome for result in results)
-        summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _STYLES if counts[outcome])
-        out.text(summary or "No files there.")
+        out.text(", ".join(outcomes(results)) or "No files there.")
         for line in _fidelity_summed_up(results):
             out.text(line)
     return status_of(results)
+
+
+def outcomes(results: Iterable[Result]) -> list[str]:
+    """Return the number of each outcome, as in "3 added"."""
+    counts = Counter(result.outcome for result in results)
+    return [f"{counts[outcome]} {outcome}" for outcome in _STYLES if counts[outcome]]
 
 
 def _fidelity_summed_up(results: Sequence[Result]) -> Iterator[str]:
@@ -344,10 +358,10 @@ def walk(paths: Iterable[Path]) -> tuple[list[Found], list[Result]]:
     left_out = []
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110 - False also for a name that is too long
-            raise CliError(Exit.USAGE, f"{path}: there is no such file or folder")
+            raise UsageError(f"{path}: there is no such file or folder")
         named, root = not path.is_dir(), path.resolve()
         if named and not path.is_file():
-            raise CliError(Exit.USAGE, f"{path} is a pipe or a device; write its content to a file first")
+            raise UsageError(f"{path} is a pipe or a device; write its content to a file first")
         try:
             files = [path] if named else list(_under(path))
         except OSError as error:
@@ -420,7 +434,7 @@ class Adding:
             done = sum(result.outcome in _DONE for result in self._results)
             sent = f", {len(self._waiting)} more sent and in progress" if self._waiting else ""
             message = f"interrupted: {done} of {counted(self.progress.files, 'file')} added{sent}"
-            raise CliError(Exit.INTERRUPTED, f"{message}; the same command continues") from None
+            raise Interrupted(f"{message}; the same command continues") from None
         return self._results
 
     def _send(self, file: Found) -> None:
@@ -456,7 +470,7 @@ class Adding:
         while True:
             try:
                 job = send()
-            except UnsupportedFormat:
+            except (UnsupportedFormat, Unreachable):
                 raise
             except QueueFull as error:
                 if self._waiting:
@@ -466,8 +480,6 @@ class Adding:
             except OSError as error:
                 self._end(Result(item.label, "failed", reason=error.strerror or str(error)))
             except CliError as error:
-                if error.status is Exit.UNREACHABLE:
-                    raise
                 self._end(Result(item.label, "failed", reason=error.message))
             else:
                 if self.wait:

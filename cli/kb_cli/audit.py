@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kb_cli.config import ClientSettings, read
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import CliError, Exit, Output, UsageError, counted
 from kb_config.audit import AuditSettings
 from kb_config.audit_chains import Head, Wanted, check, entries, heads
 
@@ -17,11 +17,11 @@ from kb_config.audit_chains import Head, Wanted, check, entries, heads
 def run(options: argparse.Namespace, out: Output) -> int:
     """List lines, print the heads, or check the chains."""
     if options.known is not None and not options.check:
-        raise CliError(Exit.USAGE, "--known goes with --check")
+        raise UsageError("--known goes with --check")
     folder = read(AuditSettings, options).folder(read(ClientSettings, options).home)
     if not folder.is_dir():
         words = f"{folder}: there is no audit log. With KB_AUDIT=true engine and server write one."
-        raise CliError(Exit.FAILED, words)
+        raise CliError(words)
     if options.check:
         return _check(folder, options.known, out)
     if options.heads:
@@ -60,4 +60,4 @@ def _heads(file: Path) -> list[Head]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Head])
     except (OSError, msgspec.DecodeError) as error:
-        raise CliError(Exit.USAGE, f"{file}: not the output of `kb audit --heads`: {error}") from error
+        raise UsageError(f"{file}: not the output of `kb audit --heads`: {error}") from error

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from kb_cli.config import base_failures, read
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import Output, UsageError, counted
 from kb_engine.settings import EngineSettings
 from kb_engine.store.sqlite.backup import KEYS, Backup, BackupRefused, back_up
 from kb_engine.store.sqlite.backup import restore as restore_base
@@ -46,9 +46,8 @@ def restore(options: argparse.Namespace, out: Output) -> None:
 def _of_sqlite(options: argparse.Namespace) -> EngineSettings:
     settings = read(EngineSettings, options)
     if settings.address is not None:
-        raise CliError(
-            Exit.USAGE,
-            f"{settings.address} is a base of PostgreSQL: pg_dump copies it, pg_restore restores it",
+        raise UsageError(
+            f"{settings.address} is a base of PostgreSQL: pg_dump copies it, pg_restore restores it"
         )
     return settings
 

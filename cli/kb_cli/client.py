@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from kb_cli.output import CliError, Exit, NotFound
+from kb_cli.output import CliError, NotFound, Unreachable, UsageError
 from kb_config.shared import addresses
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
@@ -69,14 +69,14 @@ class EngineClient:
         self._url = url
         self._other_url = other_url
         if not (api_key.isascii() and api_key.isprintable()):
-            raise CliError(Exit.USAGE, "KB_API_KEY takes printable ASCII characters only")
+            raise UsageError("KB_API_KEY takes printable ASCII characters only")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         if user:
             headers[r.USER_ID] = user
         try:
             self._bases = deque(httpx.URL(each) for each in addresses(url))
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise CliError(Exit.USAGE, f"KB_ENGINE_URL={url!r}: {error}") from error
+            raise UsageError(f"KB_ENGINE_URL={url!r}: {error}") from error
         # A proxy of the environment is for external addresses and cannot reach this machine.
         outside = any(each.host not in _LOOPBACK for each in self._bases)
         self._http = httpx.Client(
@@ -223,12 +223,11 @@ class EngineClient:
         try:
             yield
         except ops.PathStepError as error:
-            raise CliError(Exit.USAGE, str(error)) from error
+            raise UsageError(str(error)) from error
         except (httpx.TimeoutException, httpx.TransportError) as error:
-            raise CliError(
-                Exit.UNREACHABLE,
+            raise Unreachable(
                 f"no engine answers at {self._url} ({str(error) or type(error).__name__}); "
-                "start one with `kb up`, or name another with --url or KB_ENGINE_URL",
+                "start one with `kb up`, or name another with --url or KB_ENGINE_URL"
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise self._no_engine(str(error)) from error
@@ -236,10 +235,9 @@ class EngineClient:
     def _refused(self, response: httpx.Response) -> CliError:
         if not response.headers.get("Content-Type", "").startswith(PROBLEM_JSON):
             if self._is_mcp_server():
-                return CliError(
-                    Exit.USAGE,
+                return UsageError(
                     f"{self._url} is the MCP server, which serves agents; this command asks the engine, "
-                    f"probably at {self._other_url} (--url or KB_ENGINE_URL; `kb up` prints it)",
+                    f"probably at {self._other_url} (--url or KB_ENGINE_URL; `kb up` prints it)"
                 )
             return self._no_engine(f"it answers {response.status_code} without a problem document")
         try:
@@ -248,20 +246,19 @@ class EngineClient:
             return self._no_engine(f"its problem document is invalid: {error}")
         match problem.code:
             case "queue_full":
-                return QueueFull(Exit.FAILED, problem.detail)
+                return QueueFull(problem.detail)
             case "unsupported_format":
-                return UnsupportedFormat(Exit.FAILED, problem.detail)
+                return UnsupportedFormat(problem.detail)
             case "unauthorized":
                 return CliError(
-                    Exit.FAILED,
-                    "the engine refuses the key; set KB_API_KEY (or --api-key) to the engine's key",
+                    "the engine refuses the key; set KB_API_KEY (or --api-key) to the engine's key"
                 )
             case "invalid_parameter" if problem.parameter in _IDS:
-                return CliError(Exit.USAGE, _IDS[problem.parameter])
+                return UsageError(_IDS[problem.parameter])
             case code if code.endswith("_not_found"):
                 return NotFound(problem.detail)
             case _:
-                return CliError(Exit.FAILED, problem.detail)
+                return CliError(problem.detail)
 
     def _is_mcp_server(self) -> bool:
         """True if the root of the address lists MCP endpoints, as kb's server does."""
@@ -272,4 +269,4 @@ class EngineClient:
         return isinstance(found, dict) and "mcp" in found
 
     def _no_engine(self, why: str) -> CliError:
-        return CliError(Exit.FAILED, f"the service at {self._url} is not an engine of this version: {why}")
+        return CliError(f"the service at {self._url} is not an engine of this version: {why}")

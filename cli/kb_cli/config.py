@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from kb_cli.output import CliError, Exit, Output, did_you_mean
+from kb_cli.output import CliError, Output, UsageError, did_you_mean
 from kb_config.rendezvous import Rendezvous
 from kb_config.settings import Setting, Settings
 from kb_contracts.access.local import local_token
@@ -80,18 +80,18 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
     file = Path(named).expanduser() if named else DEFAULT_FILE
     if not file.is_file():
         if named:
-            raise CliError(Exit.USAGE, f"{file}: there is no such settings file")
+            raise UsageError(f"{file}: there is no such settings file")
         return None
     try:
         settings = tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise CliError(Exit.USAGE, f"{file}: {error}") from error
+        raise UsageError(f"{file}: {error}") from error
     # A misspelt name in the file must be an error, because it would have no other effect.
     removed = {name for kind in _parts().values() for name in kind.removed()}
     known = sorted({entry.variable for kind in _parts().values() for entry in kind.describe({})})
     for name in settings.keys() - removed:
         if name not in known:
-            raise CliError(Exit.USAGE, f"{file}: there is no setting {name}{did_you_mean(name, known)}")
+            raise UsageError(f"{file}: there is no setting {name}{did_you_mean(name, known)}")
     return file
 
 
@@ -182,9 +182,9 @@ def base_failures(*others: type[Exception], advice: str = "") -> Iterator[None]:
     try:
         yield
     except EmbedderUnavailable as error:
-        raise CliError(Exit.FAILED, f"{error}{advice}") from error
+        raise CliError(f"{error}{advice}") from error
     except refusals as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+        raise CliError(str(error)) from error
 
 
 def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:
@@ -197,6 +197,6 @@ def offline_embedder(settings: EngineSettings) -> OfflineEmbedder:
     try:
         return OfflineEmbedder(settings)
     except ValueError as error:
-        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+        raise UsageError(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     except StartError as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+        raise CliError(str(error)) from error

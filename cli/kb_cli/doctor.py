@@ -73,8 +73,12 @@ def run(options: argparse.Namespace, out: Output) -> int:
 
 def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     for check in (*_CHECKS, *(imported(part.check) for part in parts() if part.check)):
-        with suppress(SettingsError, CliError):  # settings that cannot be read: `_settings` reports them
-            yield from check(options)
+        try:
+            with suppress(SettingsError, CliError):  # settings that cannot be read: `_settings` reports them
+                yield from check(options)
+        except OSError as error:  # a folder above it may not be read, or its name is too long
+            advice = "name another place in the settings; `kb config` shows them"
+            yield Finding("error", "files", f"{error.filename}: {error.strerror}", advice)
 
 
 def _settings(options: argparse.Namespace) -> Iterator[Finding]:

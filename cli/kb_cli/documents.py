@@ -21,7 +21,17 @@ from msgspec import UNSET
 from kb_cli.config import client_settings, engine
 from kb_cli.excerpt import excerpt
 from kb_cli.explained import reason
-from kb_cli.output import CliError, Exit, NotFound, Output, confirmed, counted, did_you_mean
+from kb_cli.output import (
+    CliError,
+    Exit,
+    NotFound,
+    Output,
+    Unreachable,
+    UsageError,
+    confirmed,
+    counted,
+    did_you_mean,
+)
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import PREFIX
@@ -36,10 +46,10 @@ if TYPE_CHECKING:
 
 
 _SHORT_CHARS = 400
-_MOVE_STATUSES = {
-    "document_not_found": Exit.NOT_FOUND,
-    "engine_unreachable": Exit.UNREACHABLE,
-    "invalid_collection": Exit.USAGE,
+_MOVE_ERRORS: dict[str, type[CliError]] = {
+    "document_not_found": NotFound,
+    "engine_unreachable": Unreachable,
+    "invalid_collection": UsageError,
 }
 _LISTED = 1_000
 _CHUNKS = 200
@@ -55,11 +65,11 @@ def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[st
     if options.collection is not None:
         named.insert(0, options.collection)
     if len(set(named)) > 1:
-        raise CliError(Exit.USAGE, f"one collection at a time, not {' and '.join(dict.fromkeys(named))}")
+        raise UsageError(f"one collection at a time, not {' and '.join(dict.fromkeys(named))}")
     try:
         return place(named[0] if named else None, [tag for tag in given if not tag.startswith(PREFIX)])
     except ToolError as error:
-        raise CliError(Exit.USAGE, error.message) from error
+        raise UsageError(error.message) from error
 
 
 def check_collections(client: EngineClient, tags: Sequence[str], *, advice: str = "") -> None:
@@ -117,12 +127,11 @@ def save_original(client: EngineClient, document: m.Document, path: Path) -> Non
             client.read_original(document.id, file)
         if sha256_of(partial) != document.sha256:
             raise CliError(
-                Exit.FAILED,
-                f"the file of document {document.id} differs from the one sent: its SHA-256 is wrong",
+                f"the file of document {document.id} differs from the one sent: its SHA-256 is wrong"
             )
         partial.replace(path)
     except OSError as error:
-        raise CliError(Exit.FAILED, f"{error.filename or path}: {error.strerror}") from error
+        raise CliError(f"{error.filename or path}: {error.strerror}") from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -132,9 +141,9 @@ def search(options: argparse.Namespace, out: Output) -> None:
     """Print the matching passages, best first."""
     query = " ".join(options.query)
     if not query.strip():
-        raise CliError(Exit.USAGE, "a search needs words or a question")
+        raise UsageError("a search needs words or a question")
     if options.fts_only and options.mode not in (None, "fts"):
-        raise CliError(Exit.USAGE, f"--fts-only and --mode {options.mode} exclude each other")
+        raise UsageError(f"--fts-only and --mode {options.mode} exclude each other")
     request = m.SearchRequest(
         query=query,
         top=options.top,
@@ -148,7 +157,7 @@ def search(options: argparse.Namespace, out: Output) -> None:
     try:
         request = msgspec.convert(msgspec.to_builtins(request), m.SearchRequest)
     except msgspec.ValidationError as error:
-        raise CliError(Exit.USAGE, str(error)) from error
+        raise UsageError(str(error)) from error
     with engine(options) as client:
         answer = client.call(ops.SEARCH, body=request)
         if not answer.results:
@@ -202,12 +211,11 @@ def get(options: argparse.Namespace, out: Output) -> None:
     """Show one document with its text, or list documents by collection, tags or source."""
     tags = labels(options, collection_tags.tags_for_search)
     if options.document is not None and (options.source_path is not None or tags):
-        raise CliError(
-            Exit.USAGE,
-            "give a document's number or uid, or a filter (--source-path, --collection, --tags), not both",
+        raise UsageError(
+            "give a document's number or uid, or a filter (--source-path, --collection, --tags), not both"
         )
     if options.document is None and options.original is not None:
-        raise CliError(Exit.USAGE, "--original saves the file of one document: give its number or uid")
+        raise UsageError("--original saves the file of one document: give its number or uid")
     with engine(options) as client:
         if options.document is None:
             listed = ops.DocumentsQuery(
@@ -235,8 +243,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
         if options.original is not None:
             if document.doc_type == "note":
                 raise CliError(
-                    Exit.FAILED,
-                    f"document {document.id} was sent as text, no file; see it with kb get {document.id}",
+                    f"document {document.id} was sent as text, no file; see it with kb get {document.id}"
                 )
             save_original(client, document, Path(options.original).expanduser())
     if out.answered(document):
@@ -337,7 +344,7 @@ def move(options: argparse.Namespace, out: Output) -> None:
     try:
         tag = collection_tags.tag_of(options.to)
     except ToolError as error:
-        raise CliError(Exit.USAGE, error.message) from error
+        raise UsageError(error.message) from error
     if not options.new:
         with engine(options) as client:
             check_collections(client, [tag], advice="; --new makes it")
@@ -352,6 +359,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
     from kb_server import collection_moves
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.errors import EngineFault
+    from kb_server.engine_client.port import read_document
     from kb_server.engine_faults import tool_error
     from kb_server.settings import engine_tls
 
@@ -359,14 +367,11 @@ async def _move(options: argparse.Namespace) -> m.Document:
     tls = engine_tls(settings.engine_ca)
     port = HttpEngine(settings.engine_url, settings.api_key, tls=tls)
     try:
-        document = await port.call(
-            ops.GET_DOCUMENT, path={"document_id": options.document}, query=ops.WITHOUT_CHUNKS
-        )
+        document = await read_document(port, options.document)
         return await collection_moves.move(port, document, options.to)
     except (ToolError, EngineFault) as error:
         words = error if isinstance(error, ToolError) else tool_error(error, document_id=options.document)
-        status = _MOVE_STATUSES.get(words.code, Exit.FAILED)
-        raise CliError(status, words.message) from error
+        raise _MOVE_ERRORS.get(words.code, CliError)(words.message) from error
     finally:
         await port.close()
 
@@ -380,27 +385,27 @@ def _confirmed(client: EngineClient, key: str) -> bool:
 def tag(options: argparse.Namespace, out: Output) -> None:
     """Add tags to a document and remove tags from it."""
     if options.document is None:
-        raise CliError(
-            Exit.USAGE, "name a document: kb tag ID +TAG -TAG; kb get --tags TAG lists the documents of a tag"
+        raise UsageError(
+            "name a document: kb tag ID +TAG -TAG; kb get --tags TAG lists the documents of a tag"
         )
     changes = options.changes[options.changes[:1] == ["--"] :]
     order = "kb tag takes its options, one document, and then +TAG or -TAG"
     for change in changes:
         if change[:1] not in ("+", "-"):
-            raise CliError(Exit.USAGE, f"{change!r}: {order}")
+            raise UsageError(f"{change!r}: {order}")
     try:
         added = collection_tags.validate_tags([change[1:] for change in changes if change[0] == "+"])
         removed = collection_tags.validate_tags([change[1:] for change in changes if change[0] == "-"])
     except ToolError as error:
-        raise CliError(Exit.USAGE, error.message) from error
+        raise UsageError(error.message) from error
     if both := [each for each in added if each in removed]:
-        raise CliError(Exit.USAGE, f"{both[0]!r} is both added and removed; give one of the two")
+        raise UsageError(f"{both[0]!r} is both added and removed; give one of the two")
     path = {"document_id": options.document}
     with engine(options) as client:
         document: m.Document = client.document(options.document)
         for each in removed:
             if each[0] == "-" and each not in document.tags:  # an option in the wrong place
-                raise CliError(Exit.USAGE, f"'-{each}': {order}")
+                raise UsageError(f"'-{each}': {order}")
         for each in removed:
             if each in document.tags:
                 document = client.call(ops.REMOVE_TAG, path={**path, "tag": each})
@@ -444,9 +449,10 @@ def update_note(options: argparse.Namespace, out: Output) -> int:
         before = None
         try:
             before = client.document(options.document_id).version
-        except CliError as error:  # the update reports any other; and a key may write without reading
-            if error.status == Exit.UNREACHABLE:  # a silent engine costs one time-out, not two
-                raise
+        except Unreachable:  # a silent engine costs one time-out, not two
+            raise
+        except CliError:  # the update reports any other; and a key may write without reading
+            pass
         changed = client.call(
             ops.PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
         )
@@ -466,11 +472,9 @@ def _note_text(given: Sequence[str]) -> str:
     """Return the text of a note: the given words, or all of stdin for `-`."""
     text = sys.stdin.read() if given == ["-"] else " ".join(given)
     if not text.strip():
-        raise CliError(Exit.USAGE, "a note needs a text")
+        raise UsageError("a note needs a text")
     if len(text) > m.MAX_NOTE_CHARS:
-        raise CliError(
-            Exit.USAGE, f"a note has at most {m.MAX_NOTE_CHARS} characters; add it as a file with `kb add`"
-        )
+        raise UsageError(f"a note has at most {m.MAX_NOTE_CHARS} characters; add it as a file with `kb add`")
     return text
 
 
@@ -486,5 +490,5 @@ def _report_job(job: m.Job, out: Output, document: m.Document | None = None) -> 
     elif job.error is None:
         out.text(f"Job {job.id} is {job.status}.")
     if job.error is not None and not out.as_json:
-        raise CliError(Exit.FAILED, f"job {job.id} failed: {job.error.message} ({job.error.code})")
+        raise CliError(f"job {job.id} failed: {job.error.message} ({job.error.code})")
     return Exit.FAILED if job.status in ("failed", "cancelled") else Exit.OK

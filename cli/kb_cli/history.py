@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from kb_cli.config import engine
 from kb_cli.documents import collection_and_tags
-from kb_cli.output import CliError, Exit, NotFound, Output, counted
+from kb_cli.output import CliError, NotFound, Output, UsageError, counted
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_server.note_edits import difference
@@ -34,13 +34,13 @@ def run(options: argparse.Namespace, out: Output) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     if options.document is None and (options.restore or options.purge or options.diff):
-        raise CliError(Exit.USAGE, "name a document")
+        raise UsageError("name a document")
     if sum((options.restore, options.purge, options.diff)) > 1:
-        raise CliError(Exit.USAGE, "--diff, --restore and --purge exclude each other")
+        raise UsageError("--diff, --restore and --purge exclude each other")
     if options.diff and options.version is None:
-        raise CliError(Exit.USAGE, "--diff needs a version")
+        raise UsageError("--diff needs a version")
     if options.purge and options.version is not None:
-        raise CliError(Exit.USAGE, "--purge deletes all versions; leave out the version")
+        raise UsageError("--purge deletes all versions; leave out the version")
 
 
 def _list(client: EngineClient, options: argparse.Namespace, out: Output) -> None:
@@ -75,7 +75,7 @@ def _show(client: EngineClient, options: argparse.Namespace, out: Output) -> Non
         query = ops.DocumentQuery(chunks=False, text=True)
         now = client.call(ops.GET_DOCUMENT, path={"document_id": options.document}, query=query)
         if now.text is UNSET or past.doc_type != "note":
-            raise CliError(Exit.FAILED, "only texts of notes can be compared")
+            raise CliError("only texts of notes can be compared")
         changes = difference(text, now.text)
         if not out.answered({"document": past.document_id, "version": past.version, "difference": changes}):
             out.text(changes or "The text is the same.")

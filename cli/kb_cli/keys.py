@@ -14,7 +14,7 @@ import msgspec
 
 from kb_cli.config import engine, read
 from kb_cli.documents import check_collections
-from kb_cli.output import CliError, Exit, NotFound, Output
+from kb_cli.output import CliError, NotFound, Output, UsageError
 from kb_config.settings import Setting, Settings, SettingsError
 from kb_config.shared import Keys, keys_file
 from kb_contracts.access.key_file import KeyFile, KeyRefused, rights_of
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
     file = KeyFile(read(KeySettings, options).file)
     if (options.action == "list") != (options.key is None):
         words = "takes no name" if options.action == "list" else "needs the name of a key"
-        raise CliError(Exit.USAGE, f"{options.action} {words}")
+        raise UsageError(f"{options.action} {words}")
     try:
         match options.action:
             case "create":
@@ -82,9 +82,9 @@ def run(options: argparse.Namespace, out: Output) -> None:
             case _:
                 _list(file.read(), out)
     except (KeyRefused, KeysDamaged) as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+        raise CliError(str(error)) from error
     except OSError as error:
-        raise CliError(Exit.FAILED, f"{file.path}: {error.strerror or error}") from error
+        raise CliError(f"{file.path}: {error.strerror or error}") from error
 
 
 def _note_absent(names: Sequence[str], options: argparse.Namespace, out: Output) -> None:
@@ -178,5 +178,5 @@ def _split(values: Sequence[str]) -> tuple[str, ...]:
 def _period(text: str) -> timedelta:
     found = _PERIOD.fullmatch(text)
     if found is None or not int(found[1]):
-        raise CliError(Exit.USAGE, f"{text!r} is not a period: write it like 30m, 12h, 90d or 4w")
+        raise UsageError(f"{text!r} is not a period: write it like 30m, 12h, 90d or 4w")
     return timedelta(seconds=int(found[1]) * _UNITS[found[2]])

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from kb_cli.config import base_failures, read
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import CliError, Output, counted
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import printable
 from kb_engine.care.migration import MigrationRefused, migrate
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
         with base_failures(MigrationRefused):
             made = asyncio.run(migrate(source, target, progress))
     except EngineError as error:
-        raise CliError(Exit.FAILED, f"{error.detail} Run it again to continue.") from error
+        raise CliError(f"{error.detail} Run it again to continue.") from error
     if not out.answered(made):
         place = printable(options.target)
         held = f"{counted(made.documents, 'document')} ({counted(made.passages, 'passage')}, "

@@ -62,19 +62,37 @@ class Exit(IntEnum):
 
 
 class CliError(Exception):
-    """A failure for people: one line with the failure and advice, and the exit status."""
+    """A failure for people: one line with the failure and advice. Each class has its exit status."""
 
-    def __init__(self, status: Exit, message: str) -> None:
+    status = Exit.FAILED
+
+    def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.status = status
         self.message = message
+
+
+class UsageError(CliError):
+    """The command line or a setting is wrong."""
+
+    status = Exit.USAGE
+
+
+class Unreachable(CliError):
+    """No engine answers."""
+
+    status = Exit.UNREACHABLE
 
 
 class NotFound(CliError):
     """There is no such document, job or collection."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Exit.NOT_FOUND, message)
+    status = Exit.NOT_FOUND
+
+
+class Interrupted(CliError):
+    """Ctrl-C, with the state that it left."""
+
+    status = Exit.INTERRUPTED
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -91,7 +109,7 @@ def counted(count: int, noun: str) -> str:
 def confirmed(question: str) -> bool:
     """True if the user at the terminal confirms. Raises CliError: there is no terminal."""
     if not sys.stdin.isatty():
-        raise CliError(Exit.USAGE, "this needs a confirmation on a terminal; without one, pass --yes")
+        raise UsageError("this needs a confirmation on a terminal; without one, pass --yes")
     sys.stderr.write(printable_line(question) + " [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

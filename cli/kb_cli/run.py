@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 
 from kb_cli.config import base_failures, config_file, is_set, offline_embedder, read
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import CliError, Output, counted
 from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
 
@@ -22,7 +22,7 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
     try:
         return start(settings, on_ready=ParentLink.open(options.supervised).report_ready)
     except StartError as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+        raise CliError(str(error)) from error
 
 
 def stdio(options: argparse.Namespace, _out: Output) -> None:
@@ -74,7 +74,7 @@ def simulator(options: argparse.Namespace, _out: Output) -> None:
     try:
         asyncio.run(serve_simulator(settings))
     except OSError as error:
-        raise CliError(Exit.FAILED, f"{error.strerror or error}; choose other ports") from error
+        raise CliError(f"{error.strerror or error}; choose other ports") from error
 
 
 def reindex(options: argparse.Namespace, out: Output) -> None:

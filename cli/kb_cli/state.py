@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from kb_cli.config import engine
 from kb_cli.documents import no_collection
-from kb_cli.output import CliError, Exit, Output, counted
+from kb_cli.output import Output, UsageError, counted
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
@@ -67,7 +67,7 @@ def status(options: argparse.Namespace, out: Output) -> None:
 def jobs(options: argparse.Namespace, out: Output) -> None:
     """Print the recent jobs, or one, which `--retry` queues again."""
     if options.retry and options.job is None:
-        raise CliError(Exit.USAGE, "--retry needs the ID of a job; `kb jobs --status failed` lists them")
+        raise UsageError("--retry needs the ID of a job; `kb jobs --status failed` lists them")
     with engine(options) as client:
         if options.job is not None:
             found = [
@@ -104,7 +104,7 @@ def collections(options: argparse.Namespace, out: Output) -> None:
     given = {name: value for name, value in members.items() if value is not None}
     key = options.collection
     if given and key is None:
-        raise CliError(Exit.USAGE, "name the collection to describe")
+        raise UsageError("name the collection to describe")
     with engine(options) as client:
         answer = client.call(ops.LIST_COLLECTIONS)
         named = [each for each in answer.collections if each.name == key]
@@ -162,7 +162,7 @@ def _describe(
     try:
         wanted = msgspec.convert({"name": name, **present, **given}, r.CollectionRequest)
     except msgspec.ValidationError as error:
-        raise CliError(Exit.USAGE, f"a description is invalid: {error}") from error
+        raise UsageError(f"a description is invalid: {error}") from error
     return client.call(
         ops.PUT_COLLECTION, path={"collection_id": known.id if known else r.collection_id(name)}, body=wanted
     )

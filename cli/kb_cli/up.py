@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from kb_cli.config import base_failures, config_file, is_set, read
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, UsageError
 from kb_config.rendezvous import Rendezvous
 from kb_engine.settings import EngineSettings
 from kb_server.parts import issuer_part, site_part
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     checked_keys(server)
     if options.single and server.workers > 1:
         several = f"KB_WORKERS={server.workers}: --single is one process"
-        raise CliError(Exit.USAGE, f"{several}; set KB_WORKERS to 1, or leave --single out")
+        raise UsageError(f"{several}; set KB_WORKERS to 1, or leave --single out")
     advice = _on_other_ports(options, server.port, engine.port)
     _check_free(server.host, server.port, "KB_MCP_PORT", advice)
     running = Rendezvous(engine.folder).join()
@@ -84,7 +84,7 @@ def _run_single(
 ) -> int:
     if running is not None:
         there = f"the engine of this data folder is already running at {running}"
-        raise CliError(Exit.FAILED, f"{there}; stop it, or leave --single out to use it")
+        raise CliError(f"{there}; stop it, or leave --single out to use it")
     from kb_engine import serving
     from kb_engine.app import CALLS
     from kb_server.app import EngineHere, StartError, start
@@ -180,7 +180,7 @@ def _check_free(host: str, port: int, variable: str, advice: str) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 taken = f"{host}:{port} ({variable}) is in use; try: {advice}"
-                raise CliError(Exit.FAILED, taken) from error
+                raise CliError(taken) from error
 
 
 def _as_flags(values: Mapping[str, object]) -> list[str]:
@@ -252,7 +252,7 @@ class Up:
             how = await failed.ended()
             if failed.status in (Exit.FAILED, Exit.USAGE):
                 return failed.status  # the child's own status; it has printed the reason
-            raise CliError(Exit.FAILED, f"the {failed.name} {how} before it was ready")
+            raise CliError(f"the {failed.name} {how} before it was ready")
         keeping = [asyncio.ensure_future(self._keep(part)) for part in self._parts]
         await asyncio.wait({stopped, *keeping}, return_when=asyncio.FIRST_COMPLETED)
         for keeper in keeping:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 
 from kb_cli.config import client_settings, engine
-from kb_cli.output import CliError, Exit, NotFound, Output, counted
+from kb_cli.output import CliError, Exit, NotFound, Output, UsageError, counted
 from kb_config.shared import addresses
 from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
 from kb_verify import Promise, Results, Status, SuiteError, Target
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CliError(Exit.USAGE, f"--report {folder}: {error.strerror}") from error
+        raise UsageError(f"--report {folder}: {error.strerror}") from error
     settings = client_settings(options)
     target = Target(
         url=",".join(addresses(settings.engine_url)),
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     try:
         results = run_suite(target, quick=options.quick, junit=junit, show_progress=out.is_terminal)
     except SuiteError as error:
-        raise CliError(Exit.FAILED, str(error)) from error
+        raise CliError(str(error)) from error
     if folder is not None:
         (folder / "verification.html").write_text(html(results), "utf-8")
     _report(results, out)
@@ -77,11 +77,10 @@ def _check_base(options: argparse.Namespace) -> None:
                 collections = len(client.call(LIST_COLLECTIONS).collections)
     waiting = status.queue.queued + status.queue.running
     if (status.documents.total or waiting or collections) and not options.erase:
-        raise CliError(
-            Exit.USAGE,
+        raise UsageError(
             f"the base holds {counted(status.documents.total, 'document')}, "
             f"{counted(collections, 'collection')} and {counted(waiting, 'unfinished job')}, and verifying "
-            "removes all of them; verify an empty engine, or allow it with --erase",
+            "removes all of them; verify an empty engine, or allow it with --erase"
         )
 
 

@@ -150,7 +150,30 @@ def fetch(
         NotModified: the conditions hold.
         NotFetched: with the reason.
     """
-    return asyncio.run(_fetch(url, folder, is_allowed, resolve, trust, conditions or {}, name))
+
+    async def fetched() -> Fetched:
+        place = parsed(url)
+        # A proxy would resolve the names itself.
+        headers = {"User-Agent": _AGENT, **(conditions or {})}
+        try:
+            async with (
+                asyncio.timeout(MOST_SECONDS),
+                httpx.AsyncClient(
+                    trust_env=False, timeout=_TIMEOUT, headers=headers, verify=trust or _certificates()
+                ) as client,
+            ):
+                for _ in range(MOST_REDIRECTS + 1):
+                    port = place.port or (443 if place.scheme == "https" else 80)
+                    found = allowed_addresses(place.host, port, is_allowed, resolve)
+                    following = await _fetch_once(client, place, found, folder, name)
+                    if isinstance(following, Fetched):
+                        return following
+                    place = following
+        except TimeoutError:
+            raise NotFetched(f"it takes more than {MOST_SECONDS:g} seconds") from None
+        raise NotFetched(f"it redirects more than {MOST_REDIRECTS} times")
+
+    return asyncio.run(fetched())
 
 
 def reduce_to_main_text(path: Path) -> str | None:
@@ -183,35 +206,6 @@ def _certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-async def _fetch(
-    url: str,
-    folder: Path,
-    is_allowed: Callable[[Address], bool],
-    resolve: Resolve,
-    trust: ssl.SSLContext | None,
-    conditions: Mapping[str, str],
-    name: str,
-) -> Fetched:
-    place = parsed(url)
-    # A proxy would resolve the names itself.
-    headers = {"User-Agent": _AGENT, **conditions}
-    try:
-        async with (
-            asyncio.timeout(MOST_SECONDS),
-            httpx.AsyncClient(
-                trust_env=False, timeout=_TIMEOUT, headers=headers, verify=trust or _certificates()
-            ) as client,
-        ):
-            for _ in range(MOST_REDIRECTS + 1):
-                following = await _fetch_once(client, place, folder, is_allowed, resolve, name)
-                if isinstance(following, Fetched):
-                    return following
-                place = following
-    except TimeoutError:
-        raise NotFetched(f"it takes more than {MOST_SECONDS:g} seconds") from None
-    raise NotFetched(f"it redirects more than {MOST_REDIRECTS} times")
-
-
 def parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
     """Return the parsed URL, which may be relative to `base`. Raises NotFetched: it cannot be fetched."""
     try:
@@ -227,18 +221,11 @@ def parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
 
 
 async def _fetch_once(
-    client: httpx.AsyncClient,
-    place: httpx.URL,
-    folder: Path,
-    is_allowed: Callable[[Address], bool],
-    resolve: Resolve,
-    name: str,
+    client: httpx.AsyncClient, place: httpx.URL, addresses: Sequence[Address], folder: Path, name: str
 ) -> Fetched | httpx.URL:
-    """Return the file, or the target of a redirect."""
-    port = place.port or (443 if place.scheme == "https" else 80)
-    found = allowed_addresses(place.host, port, is_allowed, resolve)
+    """Return the file from the first of the addresses that is reached, or the target of a redirect."""
     reason = f"{place.host} has no address"
-    for address in found:
+    for address in addresses:
         request = client.build_request(
             "GET",
             place.copy_with(host=str(address)),

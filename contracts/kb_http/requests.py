@@ -34,6 +34,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import NOT_BLANK
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, AnyOperation
 from kb_contracts.api.ragler import MAX_ROLE_CHARS, MAX_USER_CHARS, SERVICE, USER_ID, USER_ROLE, may_change
+from kb_contracts.semantics.documents import document_key
 from kb_contracts.semantics.validation import mismatch_of
 from kb_http.limits import is_loopback
 
@@ -87,6 +88,11 @@ class Incoming:
     source: web.Request | SentFile | None
     user: str | None = None
     access: Access = EVERYTHING
+
+    @property
+    def document_key(self) -> int | str:
+        """The number or the uid of the document in the path. Raises `EngineError`."""
+        return document_key(self.path["document_id"])
 
     @property
     def credential(self) -> str:

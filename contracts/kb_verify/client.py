@@ -141,6 +141,16 @@ class Client:
         """Send a request that must succeed, and return the model of its response."""
         return decode(self.request(operation, *path, **request), operation.response_model, operation.status)
 
+    def refused(
+        self, code: str, operation: ops.AnyOperation, *path: object, parameter: str = "", **request: Any
+    ) -> Problem:
+        """Send a request that must fail with `code`, and return its problem document, as `problem` does."""
+        return problem(self.request(operation, *path, **request), code, parameter)
+
+    def document(self, key: object, **query: Any) -> m.DocumentDetail:
+        """Return a document, by its number or uid."""
+        return self.call(ops.GET_DOCUMENT, key, params=query)
+
     def submit(self, text: str, **body: Any) -> m.Job:
         return self.call(ops.CREATE_JOB, json={"text": text, **body})
 
@@ -167,7 +177,7 @@ class Client:
         return self.completed(self.submit(text, **body))
 
     def stored_note(self, text: str, **body: Any) -> m.DocumentDetail:
-        return self.call(ops.GET_DOCUMENT, self.note(text, **body))
+        return self.document(self.note(text, **body))
 
     def file(self, name: str, data: bytes, **fields: str) -> int:
         return self.completed(self.send(name, data, None, **fields))
@@ -265,22 +275,24 @@ def decode(response: httpx.Response, kind: type[A], status: int = 200) -> A:
         raise AssertionError(f"{_request_line(response)} is no {kind.__name__}: {error}") from error
 
 
-def problem(response: httpx.Response, code: str) -> Problem:
-    """Return the problem document of a response that must be this error, in the form of the contract."""
+def problem(response: httpx.Response, code: str, parameter: str = "") -> Problem:
+    """Return the problem document of a response that must be this error, in the form of the contract, and
+    name this parameter, if one is given.
+    """
+    what, excerpt = _request_line(response), _excerpt(response)
     try:
         body = msgspec.json.decode(response.content, type=Problem)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise AssertionError(
-            f"{_request_line(response)} is no problem ({error}): {_excerpt(response)}"
-        ) from error
-    assert body.code == code, f"{_request_line(response)} is {body.code}, not {code}: {body.detail}"
+        raise AssertionError(f"{what} is no problem ({error}): {excerpt}") from error
+    assert body.code == code, f"{what} is {body.code}, not {code}: {body.detail}"
     _check_media_type(response, PROBLEM_JSON)
-    assert response.status_code == body.status == ERRORS[code].status, (
-        f"{_request_line(response)} is {response.status_code} and says {body.status}; "
-        f"{code} is {ERRORS[code].status}: {_excerpt(response)}"
+    status = ERRORS[code].status
+    assert response.status_code == body.status == status, (
+        f"{what} is {response.status_code} and says {body.status}; {code} is {status}: {excerpt}"
     )
-    assert body.title, f"{_request_line(response)} has no title: {_excerpt(response)}"
-    assert body.detail, f"{_request_line(response)} has no detail: {_excerpt(response)}"
+    assert body.title, f"{what} has no title: {excerpt}"
+    assert body.detail, f"{what} has no detail: {excerpt}"
+    assert not parameter or body.parameter == parameter, f"{what} names {body.parameter!r}, not {parameter!r}"
     return body
 
 

@@ -17,7 +17,7 @@ from kb_contracts.semantics.history import QUESTION_DAYS, is_question
 from kb_engine.store.clock import stamp
 from kb_engine.store.repository import questions
 from kb_engine.store.store import Store, utc_now
-from kb_engine.tasks import end
+from kb_engine.tasks import end, repeat
 
 MOST_PENDING = 100
 """Number of pending searches, after which they are counted at once: a cursor has up to 256 KB."""
@@ -115,7 +115,4 @@ class Questions:
     async def _write_often(self) -> None:
         with suppress(EngineError):  # removed at the next start
             await self.begin()
-        while True:
-            await asyncio.sleep(_PAUSE_SECONDS)
-            with suppress(EngineError):  # for instance on a full disk: the next time
-                await self.write()
+        await repeat(self.write, _PAUSE_SECONDS, "the counts of questions were not written")

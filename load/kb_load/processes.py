@@ -32,6 +32,7 @@ PACKAGES = (
 LOOPBACK = "127.0.0.1"
 _PORTS = range(16_384, 32_768)
 READY_SECONDS = 300.0
+_TAIL_LINES = 20
 _STOP_SECONDS = 20.0
 _SETTINGS = (
     *("KB_", "RAGLER_", "MCP_", "FASTMCP_", "OPENAI_", "OTEL_", "QDRANT_"),
@@ -155,9 +156,9 @@ class Running:
     def pid(self) -> int:
         return self.popen.pid
 
-    def tail(self, lines: int = 20) -> str:
+    def tail(self) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
     def cpu_seconds(self) -> float:
         """Return the processor seconds, user and system, of the process and its children."""

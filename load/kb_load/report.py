@@ -96,14 +96,14 @@ class Sheet:
         if self._next:
             self._axes[0].legend(fontsize=8, loc="best")
 
-    def lines(self, lines: Mapping[str, Line], *, y: str, x: str = "seconds", dashed: str = "") -> None:
+    def lines(self, lines: Mapping[str, Line], *, y: str, dashed: str = "") -> None:
         """Draw named lines, dashed if the name contains `dashed`."""
         axes = self._panel(y)
         for number, (name, (along, values)) in enumerate(lines.items()):
             style = "--" if dashed and dashed in name else "-"
             colour = _COLOURS[number % len(_COLOURS)]
             axes.plot(along, values, style, label=name, color=colour, linewidth=1.5)
-        axes.set_xlabel(x, fontsize=9)
+        axes.set_xlabel("seconds", fontsize=9)
         axes.set_ylim(bottom=0)
         if lines:
             axes.legend(fontsize=8, loc="best")

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from kb_contracts.api.models import MAX_TAGS, Document, TagsRequest
-from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, REMOVE_TAG, WITHOUT_CHUNKS, TagQuery
+from kb_contracts.api.operations import ADD_TAGS, REMOVE_TAG, TagQuery
 from kb_server.collection_tags import PREFIX, collections_in, split_tags, tag_of
 from kb_server.engine_client.errors import EngineFault, Refused
-from kb_server.engine_client.port import Engine
+from kb_server.engine_client.port import Engine, read_document
 from kb_server.tool import ToolError
 from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered, to_its_end
 
@@ -187,8 +187,7 @@ class _Move:
         return await self.engine.call(ADD_TAGS, path=path, body=body, if_match=document.version)
 
     async def _read(self) -> Document:
-        path = {"document_id": self.document_id}
-        return await self.engine.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
+        return await read_document(self.engine, self.document_id)
 
     def _failure(self, why: str, document: Document) -> ToolError:
         now_in = split_tags(document.tags).collection

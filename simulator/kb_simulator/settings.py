@@ -12,8 +12,6 @@ from kb_contracts.access.keys import published_in
 from kb_contracts.access.reach import Reach
 from kb_simulator.engine.jobs import POLICY_FORMS, Policy, policy_of
 
-MOST_NAMESPACES = 1_000
-
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -34,7 +32,7 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
     api_key: EngineKey = ""
     namespaces: Annotated[
         int, Setting("KB_SIM_NAMESPACES", "maximum number of namespaces"), msgspec.Meta(ge=1)
-    ] = MOST_NAMESPACES
+    ] = 1_000
     max_upload_bytes: UploadBytes = DEFAULT_UPLOAD_BYTES
     keep_originals: KeepOriginals = False
     published_collections: PublishedCollections = ""

@@ -22,7 +22,7 @@ import tomlkit
 from kb_cli.config import is_set, read, server_base
 from kb_cli.connect.clients import CLIENTS, Client, Entry, Machine, Server, authorization, leads_to, merged
 from kb_cli.connect.editing import NotEditable, member_of, nested, with_member, without_member
-from kb_cli.output import CliError, Exit, Output, confirmed
+from kb_cli.output import CliError, Output, UsageError, confirmed
 from kb_config.settings import SettingsError
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import EXTRA, EXTRA_USE, checked_names
@@ -74,11 +74,10 @@ def run(options: argparse.Namespace, out: Output) -> None:
     file = client.file(machine).resolve()  # a link remains: its target is written
     entry = client.entry(server)
     if options.endpoint is not None and server.url not in entry.values():
-        raise CliError(
-            Exit.USAGE,
+        raise UsageError(
             f"{client.title} does not support endpoints: it starts kb stdio, which connects to an engine. "
             "Set KB_ENGINE_URL to the engine's URL and KB_API_KEY to its key, and leave out --endpoint, or "
-            "connect another client",
+            "connect another client"
         )
     servers = {
         options.name if toolset == "kb" else toolset: server.of(toolset)
@@ -99,7 +98,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
                 after = with_member(after, client.format, client.place, name, entries[name])
     except NotEditable as error:
         hint = f"edit it by hand: kb connect {options.client} --print shows the entry"
-        raise CliError(Exit.FAILED, f"{file} {error}; {hint}") from error
+        raise CliError(f"{file} {error}; {hint}") from error
     skill = None if client.skill is None else client.skill(machine).resolve()
     own, found = _SKILL.read_text("utf-8"), "" if skill is None else _text_of(skill)
     change_skill = skill is not None and found == (own if options.undo else "")
@@ -110,7 +109,7 @@ def run(options: argparse.Namespace, out: Output) -> None:
             if change_skill:
                 out.text(f"{'---' if options.undo else '+++'} {skill} (the skill)")
         if not options.yes and not confirmed(f"Change {file if after != before else skill}?"):
-            raise CliError(Exit.FAILED, f"{file} is unchanged")
+            raise CliError(f"{file} is unchanged")
         if options.undo and _is_own(file, before, client, entries):
             _remove(file, before)
         elif after != before:
@@ -142,7 +141,7 @@ def _checked_toolsets(names: str) -> list[str]:
     try:
         return checked_names([name.strip() for name in names.split(",") if name.strip()])
     except SettingsError as error:
-        raise CliError(Exit.USAGE, f"--toolsets: {error}") from error
+        raise UsageError(f"--toolsets: {error}") from error
 
 
 def _checked(endpoint: str) -> str:
@@ -150,9 +149,7 @@ def _checked(endpoint: str) -> str:
         url = urlsplit(endpoint)
         if url.scheme in ("http", "https") and url.hostname and url.port != 0:
             return endpoint
-    raise CliError(
-        Exit.USAGE, f"--endpoint {endpoint!r} is not a URL: write it like http://127.0.0.1:3000/mcp"
-    )
+    raise UsageError(f"--endpoint {endpoint!r} is not a URL: write it like http://127.0.0.1:3000/mcp")
 
 
 def _list(machine: Machine, name: str, server: Server, out: Output) -> None:
@@ -260,7 +257,7 @@ def _text_of(file: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
-        raise CliError(Exit.FAILED, f"{file}: {error}") from error
+        raise CliError(f"{file}: {error}") from error
 
 
 def _write(file: Path, before: str, text: str) -> None:
@@ -315,8 +312,8 @@ def _changing(file: Path, before: str) -> Iterator[None]:
     Raises CliError: another program has changed the file, or the block failed; it is then unchanged.
     """
     if _text_of(file) != before:
-        raise CliError(Exit.FAILED, f"{file} was changed meanwhile; run it again")
+        raise CliError(f"{file} was changed meanwhile; run it again")
     try:
         yield
     except OSError as error:
-        raise CliError(Exit.FAILED, f"{file}: {error.strerror or error}; it is unchanged") from error
+        raise CliError(f"{file}: {error.strerror or error}; it is unchanged") from error

@@ -23,7 +23,7 @@ from kb_cli.client import EngineClient, QueueFull
 from kb_cli.config import base_failures, read
 from kb_cli.evaluation.dataset import Dataset, Line, OwnQuestion, Question
 from kb_cli.evaluation.metrics import DEPTH
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import CREATE_JOB, SEARCH
@@ -66,7 +66,7 @@ class ScratchBase:
             job = self.client.wait_for_job(job_id)
             if job.document_id is None:
                 why = job.error.message if job.error else f"the job was {job.status}"
-                raise CliError(Exit.FAILED, f"{line.file}, line {line.number}: {why}")
+                raise CliError(f"{line.file}, line {line.number}: {why}")
             self._ids[job.document_id] = document
             advance()
 
@@ -153,7 +153,7 @@ def _result(loop: BlockingPortal, work: Callable[..., Awaitable[T]], *arguments:
     try:
         return loop.call(work, *arguments)
     except EngineError as error:
-        raise CliError(Exit.FAILED, error.detail) from error
+        raise CliError(error.detail) from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from kb_cli.evaluation.metrics import Gains
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError, UsageError
 from kb_contracts.api import models as m
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Line:
 
     def wrong(self, what: str) -> CliError:
         """Return the error to raise for this line."""
-        return CliError(Exit.USAGE, f"{self.file}, line {self.number}: {what}")
+        return UsageError(f"{self.file}, line {self.number}: {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Dataset:
             ids.add(document.id)
             documents += bool(document.indexed_text)
         if not documents:
-            raise CliError(Exit.USAGE, f"{folder / 'corpus.jsonl'}: no document in it has any text")
+            raise UsageError(f"{folder / 'corpus.jsonl'}: no document in it has any text")
         queries: dict[str, str] = {}
         for line, query in lines(folder / "queries.jsonl", _Query):
             if query.id in queries:
@@ -111,7 +111,7 @@ class Dataset:
             if any(gain > 0 for gain in gains.get(id_, {}).values())
         ]
         if not judged:
-            raise CliError(Exit.USAGE, f"{folder}: none of the queries asked has a relevant document")
+            raise UsageError(f"{folder}: none of the queries asked has a relevant document")
         return cls(folder, documents, judged)
 
     def notes(self) -> Iterator[tuple[Line, str, m.NoteRequest]]:
@@ -134,7 +134,7 @@ def own_questions(path: Path, position: Position = "all") -> list[tuple[Line, Ow
         checked_question(line, own.question)
         found.append((line, own))
     if not found:
-        raise CliError(Exit.USAGE, f'{path}: no question in it; write lines like {{"question": "..."}}')
+        raise UsageError(f'{path}: no question in it; write lines like {{"question": "..."}}')
     return at_position(found, position)
 
 
@@ -199,4 +199,4 @@ def _raw_lines(path: Path) -> Iterator[tuple[Line, bytes]]:
                 if raw.strip():
                     yield line, raw
     except OSError as error:
-        raise CliError(Exit.USAGE, f"{path}: {error.strerror}") from error
+        raise UsageError(f"{path}: {error.strerror}") from error

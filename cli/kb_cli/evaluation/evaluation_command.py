@@ -15,7 +15,7 @@ from kb_cli.evaluation.bases import Base, RunningBase, scratch_base
 from kb_cli.evaluation.dataset import Dataset, Question, own_questions
 from kb_cli.evaluation.metrics import Difference, Interval, scores_of
 from kb_cli.evaluation.proposals import Worst, proposed, worst
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Output, UsageError
 from kb_config.installing import install_command
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
@@ -29,19 +29,19 @@ def run(options: argparse.Namespace, out: Output) -> None:
     """Evaluate, or compare two runs."""
     if options.compare is not None:
         if options.dataset is not None:
-            raise CliError(Exit.USAGE, "--compare takes two runs, as --output wrote them, and no dataset")
+            raise UsageError("--compare takes two runs, as --output wrote them, and no dataset")
         before, after = (runs.read_run(Path(name)) for name in options.compare)
         compared = runs.compare(before, after, options.seed)
         if not out.answered(compared):
             _print_comparison(compared, out)
         return
     if options.from_base and options.dataset is not None:
-        raise CliError(Exit.USAGE, "--from-base proposes the questions itself, and takes no dataset")
+        raise UsageError("--from-base proposes the questions itself, and takes no dataset")
     if options.dataset is None and not options.from_base:
-        raise CliError(Exit.USAGE, "name a dataset, a file of questions, or two runs to --compare")
+        raise UsageError("name a dataset, a file of questions, or two runs to --compare")
     for path in filter(None, (options.output, options.plot)):
         if not Path(path).parent.is_dir():  # fail before minutes of work rather than after
-            raise CliError(Exit.USAGE, f"{path}: there is no such folder")
+            raise UsageError(f"{path}: there is no such folder")
     plot = _plotter(options.plot)
     unanswerable = _unanswerable(options.unanswerable)
     low: list[Worst] = []
@@ -71,7 +71,7 @@ def _on_scratch(
 ) -> list[runs.Judged]:
     if options.engine_url is not None:
         why = "a dataset is measured on a base of its own; --engine is for a file of questions"
-        raise CliError(Exit.USAGE, why)
+        raise UsageError(why)
     dataset = Dataset.read(folder, options.queries)
     with scratch_base(options) as base:
         with _progress(out, "documents", dataset.documents) as advance:
@@ -83,7 +83,7 @@ def _on_running(
     options: argparse.Namespace, file: Path, unanswerable: Sequence[Question], out: Output
 ) -> list[runs.Judged]:
     if options.embedder is not None:
-        raise CliError(Exit.USAGE, "a running engine has its embedder; --embedder is for a dataset")
+        raise UsageError("a running engine has its embedder; --embedder is for a dataset")
     own = own_questions(file, options.queries)
     with engine(options) as client:
         base = RunningBase(client)
@@ -209,7 +209,7 @@ def _plotter(path: str | None) -> Callable[[Mapping[m.Mode, runs.Figures], str],
         from kb_load.report import Sheet
     except ModuleNotFoundError as error:
         needed = f"--plot: the package {error.name} is not installed; install it with: "
-        raise CliError(Exit.FAILED, needed + install_command("load")) from error
+        raise CliError(needed + install_command("load")) from error
 
     def draw(found: Mapping[m.Mode, runs.Figures], name: str) -> None:
         sheet = Sheet(2, title=f"{name}: {found['hybrid'].questions} questions, with intervals of 95 %")

@@ -15,7 +15,7 @@ import msgspec
 from kb_cli.client import EngineClient
 from kb_cli.evaluation.dataset import Question
 from kb_cli.evaluation.runs import MAIN, Answered, Judged
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, DocumentQuery
 from kb_contracts.semantics.query import words_of
@@ -56,7 +56,7 @@ def proposed(client: EngineClient, documents: Sequence[m.Document], most: int, s
         if len(ids) == 1 and (owner := next(iter(ids))) in sampled
     ]
     if not single:
-        raise CliError(Exit.FAILED, "no document of the base has a heading of two words of its own")
+        raise CliError("no document of the base has a heading of two words of its own")
     chosen = chance.sample(sorted(single), min(most, len(single)))
     return [
         Question(str(number), texts[words], {str(owner): 1})

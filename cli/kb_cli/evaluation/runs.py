@@ -11,7 +11,7 @@ import numpy as np
 
 from kb_cli.evaluation.dataset import lines
 from kb_cli.evaluation.metrics import METRICS, Difference, Interval, difference, interval, mean, rounded
-from kb_cli.output import CliError, Exit
+from kb_cli.output import UsageError
 from kb_contracts.api import models as m
 
 MODES: tuple[m.Mode, ...] = get_args(m.Mode)
@@ -199,7 +199,7 @@ def compare(before: Sequence[Judged], after: Sequence[Judged], seed: int) -> dic
         if new.gains and (old := earlier.get(new.id)) is not None and old.question == new.question
     ]
     if not pairs:
-        raise CliError(Exit.USAGE, "the two runs have no question in common; were both on the same dataset?")
+        raise UsageError("the two runs have no question in common; were both on the same dataset?")
     return {mode: _compared(pairs, mode, seed) for mode in MODES}
 
 

@@ -44,7 +44,7 @@ def export(options: argparse.Namespace, out: Output) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True)
         except OSError as error:
-            raise CliError(Exit.FAILED, f"{folder}: {error.strerror}; name a new folder") from error
+            raise CliError(f"{folder}: {error.strerror}; name a new folder") from error
         written = 0
         try:
             for number in _numbers(client, tag):
@@ -59,9 +59,9 @@ def export(options: argparse.Namespace, out: Output) -> None:
             )
             layout.write_manifest(folder, manifest)
         except OSError as error:
-            raise CliError(Exit.FAILED, f"{error.filename}: {error.strerror}") from error
+            raise CliError(f"{error.filename}: {error.strerror}") from error
         except layout.NotAnExport as error:
-            raise CliError(Exit.FAILED, str(error)) from error
+            raise CliError(str(error)) from error
     if not out.answered({"folder": str(folder), "documents": written}):
         out.text(f"{counted(written, 'document')} exported to {folder}", style="green")
 
@@ -93,13 +93,11 @@ def _export_one(client: EngineClient, number: int, folder: Path) -> bool:
         except NotFound:
             return False
         if document.doc_type == "note" and document.text is UNSET:
-            raise CliError(
-                Exit.FAILED, "the engine is too old to be exported: it does not give the text of notes"
-            )
+            raise CliError("the engine is too old to be exported: it does not give the text of notes")
         if len(chunks) == document.chunk_count:
             layout.write_document(folder, document, chunks, partial(save_original, client, document))
             return True
-    raise CliError(Exit.FAILED, f"document {number} changes while it is read; try again")
+    raise CliError(f"document {number} changes while it is read; try again")
 
 
 def _get(client: EngineClient, number: int, offset: int) -> m.DocumentDetail:

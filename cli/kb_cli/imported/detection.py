@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kb_cli.exported import layout
 from kb_cli.imported import Kind, bookmarks, markdown, memories
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError, UsageError
 
 _LOOKED_AT = 200
 """Maximum number of notes that are examined for the marks of basic-memory."""
@@ -20,7 +20,7 @@ def kind_of(place: Path) -> Kind:
     if place.is_file():
         return bookmarks.KIND if _has_bookmarks(place) else memories.KIND
     if not place.is_dir():
-        raise CliError(Exit.USAGE, f"{place}: there is no such file or folder")
+        raise UsageError(f"{place}: there is no such file or folder")
     if (place / layout.MANIFEST).exists():
         return "kb"
     notes = (path for path in place.rglob("*") if _may_be_note(path, place))
@@ -29,10 +29,9 @@ def kind_of(place: Path) -> Kind:
     if (place / ".obsidian").is_dir():
         return "obsidian"
     raise CliError(
-        Exit.FAILED,
         f"{place} is not a complete export of kb ({layout.MANIFEST} is missing, as after an interrupted "
         "export), not an Obsidian vault (.obsidian is missing) and not a folder of basic-memory (no note "
-        "has title, type and permalink); name its format with --from, or add its files with kb sync",
+        "has title, type and permalink); name its format with --from, or add its files with kb sync"
     )
 
 

@@ -12,7 +12,6 @@ their content: so an interrupted or failed import can be repeated.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +21,13 @@ from typing import TypeVar
 import msgspec
 
 from kb_cli import foreign_tags
-from kb_cli.add import Adding, Found, Progress, Result, Written, fetched, is_url, status_of
+from kb_cli.add import Adding, Found, Progress, Result, Written, fetched, is_url, outcomes, status_of
 from kb_cli.config import engine
 from kb_cli.documents import labels
 from kb_cli.exported import export_command
 from kb_cli.imported import NAMES, Kind, NotOfKind, bookmarks, markdown, memories
 from kb_cli.imported.detection import kind_of
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, UsageError
 from kb_cli.properties import Details
 from kb_cli.sync.folder import Folder
 from kb_cli.sync.sync_command import planned_for
@@ -68,9 +67,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     kind: Kind = options.kind or kind_of(place)
     if kind == "kb":
         if options.dry_run or options.collection or options.tags:
-            raise CliError(
-                Exit.USAGE, "an export of kb brings its collections and tags along, and has no --dry-run"
-            )
+            raise UsageError("an export of kb brings its collections and tags along, and has no --dry-run")
         return export_command.import_(options, out)
     if not out.as_json:
         out.text(f"{place} is {NAMES[kind]}")
@@ -85,9 +82,9 @@ def _read(read: Callable[[Path], T], place: Path, kind: Kind) -> T:
     try:
         return read(place)
     except NotOfKind as error:
-        raise CliError(Exit.FAILED, f"{place} is not {NAMES[kind]}: {error}") from error
+        raise CliError(f"{place} is not {NAMES[kind]}: {error}") from error
     except OSError as error:
-        raise CliError(Exit.FAILED, f"{place}: {error.strerror}") from error
+        raise CliError(f"{place}: {error.strerror}") from error
 
 
 def _import_memories(place: Path, options: argparse.Namespace, out: Output) -> int:
@@ -152,7 +149,7 @@ def _pages(new: Iterable[Written], options: argparse.Namespace, failed: list[Res
 
 def _import_folder(place: Path, kind: markdown.Dialect, options: argparse.Namespace, out: Output) -> int:
     if not place.is_dir():
-        raise CliError(Exit.USAGE, f"{place} is no folder")
+        raise UsageError(f"{place} is no folder")
     folder, tags = Folder(place), labels(options, tags_for_submission)
     with engine(options) as client:
         listing, plan, _ = planned_for(client, folder, tags[0])
@@ -185,10 +182,7 @@ def _sent(
 def _report(done: Imported, out: Output) -> Exit:
     if not out.answered(done):
         counts = [
-            *(
-                f"{count} {outcome}"
-                for outcome, count in Counter(each.outcome for each in done.results).items()
-            ),
+            *outcomes(done.results),
             *([f"{done.unchanged} unchanged"] if done.unchanged else []),
             *([f"{done.skipped} of unknown formats"] if done.skipped else []),
         ]

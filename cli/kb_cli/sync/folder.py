@@ -15,7 +15,7 @@ from pathspec import GitIgnoreSpec
 from kb_cli.add import SOURCE_PATH_CHARS, Found
 from kb_cli.documents import sha256_of
 from kb_cli.exclusion import exclusion
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError
 from kb_cli.sync.source import Listing
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
@@ -86,7 +86,7 @@ class Folder:
             listing.digests[source] = digest
         self._known = known
         if self.name in listing.unreadable:
-            raise CliError(Exit.FAILED, f"{self.name}: {listing.unreadable[self.name]}")
+            raise CliError(f"{self.name}: {listing.unreadable[self.name]}")
         listing.is_complete = True
         return listing
 

@@ -22,7 +22,7 @@ from tempfile import TemporaryFile
 from typing import IO
 from urllib.parse import urlsplit
 
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError, UsageError
 from kb_cli.sync.source import Entry, LeftOut, Remote, Unavailable
 from kb_cli.web import Fetched, NotFetched, address_rule, allowed_addresses
 
@@ -77,17 +77,13 @@ class Repository(Remote):
         self._scheme, self._host = parts.scheme, parts.hostname or ""
         self._port = parts.port or (22 if parts.scheme == "ssh" else 443)
         if parts.scheme not in ("https", "ssh", "file") or not place.isprintable():
-            raise CliError(
-                Exit.USAGE, f"{place}: a repository is git+https://, git+ssh://, or a folder with --ref"
-            )
+            raise UsageError(f"{place}: a repository is git+https://, git+ssh://, or a folder with --ref")
         if parts.scheme != "file" and not _HOST.fullmatch(self._host):
-            raise CliError(
-                Exit.USAGE, f"{place} names no host in ASCII; an international name is written as xn--..."
-            )
+            raise UsageError(f"{place} names no host in ASCII; an international name is written as xn--...")
         if credentials and parts.scheme != "https":
-            raise CliError(Exit.USAGE, f"--credentials are for a repository over https, not for {place}")
+            raise UsageError(f"--credentials are for a repository over https, not for {place}")
         if not ref or _NO_REF.match(ref):
-            raise CliError(Exit.USAGE, f"{ref!r} is no branch, tag or commit")
+            raise UsageError(f"{ref!r} is no branch, tag or commit")
         super().__init__(place, f"{place.rstrip('/')}!/", home)
         self._ref, self._copy = ref, self._cache.with_suffix(".git")
         self._is_allowed = address_rule(private=private)
@@ -133,7 +129,7 @@ class Repository(Remote):
         if self._scheme != "file":
             version = re.search(rb"(\d+)\.(\d+)", self._run(["git", "version"]))
             if version is None or tuple(map(int, version.groups())) < _OLDEST:
-                raise CliError(Exit.FAILED, "git 2.37 or later is needed for repositories of other machines")
+                raise CliError("git 2.37 or later is needed for repositories of other machines")
             try:
                 found = allowed_addresses(self._host, self._port, self._is_allowed)
             except NotFetched as error:
@@ -180,7 +176,7 @@ class Repository(Remote):
                     preexec_fn=partial(_bound_files, most),
                 )
             except FileNotFoundError as error:
-                raise CliError(Exit.FAILED, "the program git is not installed") from error
+                raise CliError("the program git is not installed") from error
             except subprocess.CalledProcessError as error:
                 errors.seek(0)
                 lines = errors.read(_READ_OF_ERRORS).decode("utf-8", "replace").strip().splitlines()

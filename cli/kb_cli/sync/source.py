@@ -27,7 +27,7 @@ import msgspec
 
 from kb_cli.add import SOURCE_PATH_CHARS, Found
 from kb_cli.exclusion import HEAD_BYTES, HOLDS_CREDENTIALS, begins_as_key, is_named_as_credentials
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError
 from kb_cli.properties import NO_DETAILS, Details
 from kb_cli.web import MOST_BYTES, Fetched
 from kb_contracts.api import formats
@@ -132,7 +132,7 @@ class Remote(ABC):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise CliError(Exit.FAILED, f"{folder}: {error.strerror}") from error
+            raise CliError(f"{folder}: {error.strerror}") from error
         self._cache = folder / hashlib.sha256(os.fsencode(name + variant)).hexdigest()[:32]
         self._log = self._cache.with_suffix(".jsonl")
         self._known = _known(self._log)

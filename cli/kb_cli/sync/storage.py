@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from kb_cli import web
-from kb_cli.output import CliError, Exit
+from kb_cli.output import CliError, UsageError
 from kb_cli.sync.source import Entry, Remote, Unavailable
 from kb_config.installing import install_command
 
@@ -146,15 +146,15 @@ def storage(place: str, home: Path, *, private: bool, credentials: Mapping[str, 
     place = place.rstrip("/")
     parts = urlsplit(place)
     if not parts.hostname or parts.query or parts.fragment:
-        raise CliError(Exit.USAGE, f"{place}: an address is s3://BUCKET/PREFIX or webdavs://HOST/FOLDER")
+        raise UsageError(f"{place}: an address is s3://BUCKET/PREFIX or webdavs://HOST/FOLDER")
     kind, extra = (Bucket, "s3") if parts.scheme == "s3" else (SharedFolder, "webdav")
     try:
         return kind(place, home, private=private, credentials=credentials)
     except web.NotFetched as error:
-        raise CliError(Exit.USAGE, f"{place}: {error}") from error
+        raise UsageError(f"{place}: {error}") from error
     except ModuleNotFoundError as error:
         command = install_command(extra)
-        raise CliError(Exit.FAILED, f"{place} needs packages; install them with: {command}") from error
+        raise CliError(f"{place} needs packages; install them with: {command}") from error
 
 
 def _unavailable(error: Exception) -> Unavailable:

@@ -8,7 +8,7 @@ A moved file keeps its old source until it is ingested under the new one.
 from __future__ import annotations
 
 import argparse
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, status_of
+from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, outcomes, status_of
 from kb_cli.config import ClientSettings, engine, read
 from kb_cli.documents import labels
-from kb_cli.output import CliError, Exit, NotFound, Output, counted
+from kb_cli.output import CliError, Exit, Interrupted, NotFound, Output, UsageError, counted
 from kb_cli.sync.folder import Folder
 from kb_cli.sync.planning import Leaving, Plan, plan
 from kb_cli.sync.source import LeftOut, Listing, Source, Unavailable, Unchanged
@@ -66,9 +66,9 @@ def watch(options: argparse.Namespace, out: Output) -> int:
             try:
                 for result in _brought_in_step(client, origin, tags, out, empty=options.yes):
                     out.answered(result)
+            except Interrupted:
+                raise
             except CliError as error:
-                if error.status is Exit.INTERRUPTED:
-                    raise
                 if error.message != failure:
                     out.note(error.message)
                 due, failure = monotonic() + _PAUSE_SECONDS, error.message
@@ -105,9 +105,9 @@ def source_of(options: argparse.Namespace) -> Source:
     is_repository = place.startswith("git+") or (options.ref and "://" not in place)
     is_storage = place.startswith(("s3://", "webdav://", "webdavs://"))
     if options.credentials and not (is_repository or is_storage):
-        raise CliError(Exit.USAGE, f"--credentials are for a repository, a bucket or WebDAV, not for {place}")
+        raise UsageError(f"--credentials are for a repository, a bucket or WebDAV, not for {place}")
     if options.ref and not is_repository:
-        raise CliError(Exit.USAGE, f"--ref names a branch of a repository (git+https://...), not of {place}")
+        raise UsageError(f"--ref names a branch of a repository (git+https://...), not of {place}")
     private = options.private
     if is_repository:
         from kb_cli.sync.repository import Repository
@@ -128,11 +128,11 @@ def source_of(options: argparse.Namespace) -> Source:
                 place, home, private=private, any_site=options.any_site, whole_page=options.whole_page
             )
         except NotFetched as error:
-            raise CliError(Exit.USAGE, f"{place}: {error}") from error
+            raise UsageError(f"{place}: {error}") from error
     path = Path(place).expanduser()
     if not path.is_dir():
         advice = "; addresses are http(s)://, git+https://, git+ssh://, s3:// and webdav(s)://"
-        raise CliError(Exit.USAGE, f"{place}: there is no such folder{advice if '://' in place else ''}")
+        raise UsageError(f"{place}: there is no such folder{advice if '://' in place else ''}")
     return Folder(path)
 
 
@@ -142,14 +142,11 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises ValueError
     except ValueError as error:
-        raise CliError(
-            Exit.USAGE, "the address of the source is no URL: its host or port is invalid"
-        ) from error
+        raise UsageError("the address of the source is no URL: its host or port is invalid") from error
     if parts.password or (parts.username and parts.scheme != "git+ssh"):
-        raise CliError(
-            Exit.USAGE,
+        raise UsageError(
             "the address of the source has a user name or a password; for a repository over https, a bucket "
-            "or WebDAV they stand in the file of --credentials",
+            "or WebDAV they stand in the file of --credentials"
         )
 
 
@@ -160,11 +157,11 @@ def _credentials(options: argparse.Namespace, members: Collection[str]) -> dict[
     try:
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
     except OSError as error:
-        raise CliError(Exit.USAGE, f"{path}: {error.strerror}") from error
+        raise UsageError(f"{path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CliError(Exit.USAGE, f"{path} is no JSON object of texts") from error
+        raise UsageError(f"{path} is no JSON object of texts") from error
     if not found or not set(found).issubset(members):
-        raise CliError(Exit.USAGE, f"{path}: its members are to be among {', '.join(members)}")
+        raise UsageError(f"{path}: its members are to be among {', '.join(members)}")
     return found
 
 
@@ -191,10 +188,9 @@ def _brought_in_step(
     """
     local, planned, held = planned_for(client, origin, tags[0])
     if planned.removed and not local.files and not empty:
-        raise CliError(
-            Exit.USAGE,
+        raise UsageError(
             f"{origin.name} has no files, but the collection has {counted(len(planned.removed), 'document')} "
-            "from it; to remove all of them, pass --yes",
+            "from it; to remove all of them, pass --yes"
         )
     files = planned.to_send(local)
     not_sent: list[Result] = []
@@ -217,9 +213,7 @@ def _brought_in_step(
             results.append(result)
             progress.ended(result)
     if not out.as_json:
-        counts = Counter(result.outcome for result in results)
-        done = [f"{count} {outcome}" for outcome, count in counts.items()]
-        out.text(", ".join([*done, *_no_steps(unchanged, planned)]))
+        out.text(", ".join([*outcomes(results), *_no_steps(unchanged, planned)]))
     return results
 
 

@@ -56,7 +56,7 @@ def on_a_document(caller: Client, number: int, uid: str) -> list[Problem]:
             (ops.REMOVE_SOURCE, [], {"params": {"source_path": "a"}}),
             (ops.DELETE_DOCUMENT, [], {}),
         ):
-            answers.append(problem(caller.request(operation, key, *path, **request), "document_not_found"))
+            answers.append(caller.refused("document_not_found", operation, key, *path, **request))
     note = caller.request(ops.PATCH_NOTE, number, json={"text": "overwritten"})
     return [*answers, problem(note, "document_not_found")]
 
@@ -100,8 +100,7 @@ def test_the_role_service_reads_and_no_more(
 @pytest.mark.parametrize("value", ["", "x", "[]", '{"rights": ["own"]}', '{"reach": 1}', '{"other": 1}'])
 @pytest.mark.usefixtures("caller_of")
 def test_a_header_that_does_not_fit_is_refused(kb: Client, value: str) -> None:
-    response = kb.request(ops.LIST_DOCUMENTS, headers={ACCESS: value})
-    assert problem(response, "invalid_parameter").parameter == ACCESS
+    kb.refused("invalid_parameter", ops.LIST_DOCUMENTS, headers={ACCESS: value}, parameter=ACCESS)
 
 
 @pytest.mark.usefixtures("caller_of")
@@ -118,12 +117,12 @@ def test_a_document_out_of_reach_is_not_there(kb: Client, caller_of: CallerOf, r
     """Operations respond as for an id that never existed, by number and uid, and have no effect."""
     hidden = kb.stored_note("granite quarry", tags=[THEIRS], source_path="a")
     kb.patched(hidden.id, text="granite quarries")
-    before = kb.call(ops.GET_DOCUMENT, hidden.id)
+    before = kb.document(hidden.id)
     caller = caller_of(Access("a", reach=reach))
     there = on_a_document(caller, hidden.id, hidden.uid)
     never = on_a_document(caller, NUMBER, ABSENT)
     assert details(there, hidden.uid, hidden.id) == details(never, ABSENT, NUMBER)
-    assert kb.call(ops.GET_DOCUMENT, hidden.id) == before
+    assert kb.document(hidden.id) == before
 
 
 @each_reach
@@ -148,8 +147,8 @@ def test_what_was_kept_of_another_collection_stays_out_of_reach(kb: Client, call
     seen = caller.call(ops.LIST_VERSIONS, document)
     assert [each.tags for each in seen.versions] == [[MINE]]
     assert seen.total == 1
-    problem(caller.request(ops.GET_VERSION, document, 1), "version_not_found")
-    problem(caller.request(ops.RESTORE_VERSION, document, 1), "version_not_found")
+    caller.refused("version_not_found", ops.GET_VERSION, document, 1)
+    caller.refused("version_not_found", ops.RESTORE_VERSION, document, 1)
     assert kb.call(ops.LIST_VERSIONS, document).total == 2
 
 
@@ -216,12 +215,12 @@ def test_collections_out_of_reach_are_not_there(kb: Client, caller_of: CallerOf)
     caller = caller_of(Access("a", reach=REACH))
     assert list(caller.collections()) == ["mine"]
     for hidden in (theirs, empty, r.collection_id("never")):
-        problem(caller.request(ops.GET_COLLECTION, hidden), "collection_not_found")
+        caller.refused("collection_not_found", ops.GET_COLLECTION, hidden)
         request = {"query": "granite", "collectionId": hidden}
-        problem(caller.request(ops.VECTOR_SEARCH, json=request), "collection_not_found")
+        caller.refused("collection_not_found", ops.VECTOR_SEARCH, json=request)
     for name in ("theirs", "empty", "never"):
         request = {"query": "granite", "collectionName": name}
-        problem(caller.request(ops.VECTOR_SEARCH, json=request), "collection_not_found")
+        caller.refused("collection_not_found", ops.VECTOR_SEARCH, json=request)
         problem(caller.put_collection(r.collection_id(name), name), "forbidden")
     assert len(caller.vector("granite").results) == 1
     assert caller.saved_collection(r.collection_id("mine"), "mine", description="a").description == "a"
@@ -245,9 +244,8 @@ def test_a_submission_needs_a_tag_within_reach(kb: Client, caller_of: CallerOf) 
             response = caller.request(ops.CREATE_JOB, json={"text": "granite", "tags": tags})
             assert problem(response, "forbidden").parameter == "tags"
         file = {"file": ("a.md", b"granite")}
-        refused = caller.request(ops.CREATE_JOB, files=file, data={"tags": f'["{THEIRS}"]'})
-        problem(refused, "forbidden")
-    assert kb.call(ops.GET_DOCUMENT, caller.note("granite", tags=[MINE, "shared"])).tags == [MINE, "shared"]
+        caller.refused("forbidden", ops.CREATE_JOB, files=file, data={"tags": f'["{THEIRS}"]'})
+    assert kb.document(caller.note("granite", tags=[MINE, "shared"])).tags == [MINE, "shared"]
 
 
 @pytest.mark.parametrize("scope", ["", "free", THEIRS])
@@ -258,7 +256,7 @@ def test_nothing_out_of_reach_is_a_duplicate(kb: Client, caller_of: CallerOf, sc
     job = caller.ended(caller.submit("granite", tags=[MINE], dedup_scope=scope))
     assert not job.deduplicated
     assert job.document_id != theirs
-    assert kb.call(ops.GET_DOCUMENT, theirs).version == 1
+    assert kb.document(theirs).version == 1
     again = caller.ended(caller.submit("granite", tags=[MINE], dedup_scope=scope))
     assert (again.deduplicated, again.document_id) == (True, job.document_id)
 
@@ -267,7 +265,7 @@ def test_notes_out_of_reach_are_not_similar(kb: Client, caller_of: CallerOf) -> 
     kb.note("granite", tags=[THEIRS], dedup_scope=THEIRS)
     caller = caller_of(Access("a", reach=REACH))
     note = caller.note("granite", tags=[MINE])
-    assert caller.call(ops.GET_DOCUMENT, note, params={"similar": 3}).similar == []
+    assert caller.document(note, similar=3).similar == []
 
 
 def test_nothing_out_of_reach_is_replaced(kb: Client, caller_of: CallerOf) -> None:
@@ -277,7 +275,7 @@ def test_nothing_out_of_reach_is_replaced(kb: Client, caller_of: CallerOf) -> No
     caller = caller_of(Access("a", reach=team))
     job = caller.ended(caller.submit("basalt", tags=["team"], source_path="a.md", dedup_scope="free"))
     assert (job.outcome, job.document_id == theirs) == ("created", False)
-    assert kb.call(ops.GET_DOCUMENT, theirs).source_paths == ["a.md"]
+    assert kb.document(theirs).source_paths == ["a.md"]
 
 
 def test_jobs_out_of_reach_are_not_there(kb: Client, caller_of: CallerOf) -> None:
@@ -285,7 +283,7 @@ def test_jobs_out_of_reach_are_not_there(kb: Client, caller_of: CallerOf) -> Non
     failed = kb.ended(kb.send("a.pdf", b"%PDF-1.4 nothing", tags=f'["{THEIRS}"]'))
     for job in (failed.id, ABSENT):
         for operation in (ops.GET_JOB, ops.CANCEL_JOB, ops.RETRY_JOB):
-            problem(caller.request(operation, job), "job_not_found")
+            caller.refused("job_not_found", operation, job)
     own = caller.ended(caller.send("a.pdf", b"%PDF-1.4 nothing", tags=f'["{MINE}"]'))
     assert caller.call(ops.GET_JOB, own.id).id == own.id
 
@@ -296,22 +294,22 @@ def test_the_job_of_a_document_goes_where_that_goes(kb: Client, caller_of: Calle
     caller = caller_of(Access("a", reach=REACH))
     assert caller.call(ops.GET_JOB, job.id).document_id == job.document_id
     kb.call(ops.REMOVE_TAG, job.document_id, MINE)
-    problem(caller.request(ops.GET_JOB, job.id), "job_not_found")
+    caller.refused("job_not_found", ops.GET_JOB, job.id)
     kb.call(ops.DELETE_DOCUMENT, job.document_id)
-    problem(caller.request(ops.GET_JOB, job.id), "job_not_found")
+    caller.refused("job_not_found", ops.GET_JOB, job.id)
 
 
 def test_collections_are_given_and_taken_within_reach(kb: Client, caller_of: CallerOf) -> None:
     """Other tags can be changed freely; a document cannot be moved out of the caller's scope."""
     document = kb.note("granite", tags=[MINE, "old"])
     caller = caller_of(Access("a", reach=REACH))
-    problem(caller.request(ops.ADD_TAGS, document, json={"tags": ["new", THEIRS]}), "forbidden")
-    problem(caller.request(ops.REMOVE_TAG, document, MINE), "forbidden")
-    problem(caller.request(ops.REMOVE_TAG, document, THEIRS), "forbidden")
-    problem(caller.request(ops.REMOVE_TAG, document, MINE, params={"add": THEIRS}), "forbidden")
+    caller.refused("forbidden", ops.ADD_TAGS, document, json={"tags": ["new", THEIRS]})
+    caller.refused("forbidden", ops.REMOVE_TAG, document, MINE)
+    caller.refused("forbidden", ops.REMOVE_TAG, document, THEIRS)
+    caller.refused("forbidden", ops.REMOVE_TAG, document, MINE, params={"add": THEIRS})
     caller.call(ops.ADD_TAGS, document, json={"tags": ["new"]})
     caller.call(ops.REMOVE_TAG, document, "old")
-    assert kb.call(ops.GET_DOCUMENT, document).tags == [MINE, "new"]
+    assert kb.document(document).tags == [MINE, "new"]
 
 
 def test_a_document_is_moved_by_who_reaches_both_ends(kb: Client, caller_of: CallerOf) -> None:
@@ -320,17 +318,14 @@ def test_a_document_is_moved_by_who_reaches_both_ends(kb: Client, caller_of: Cal
     mover = caller_of(Access("a", reach=Reach(frozenset([MINE, THEIRS]))))
     moved = mover.call(ops.REMOVE_TAG, before.id, MINE, params={"add": THEIRS})
     assert (moved.tags, moved.version) == (["kept", THEIRS], before.version + 2)
-    problem(caller_of(Access("b", reach=REACH)).request(ops.GET_DOCUMENT, before.id), "document_not_found")
+    caller_of(Access("b", reach=REACH)).refused("document_not_found", ops.GET_DOCUMENT, before.id)
     again = kb.ended(kb.submit("granite", tags=[THEIRS], dedup_scope=THEIRS, source_path="a.md"))
     assert (again.document_id, again.deduplicated) == (before.id, True)
 
 
 def test_whoever_reaches_a_part_does_not_clear_the_whole(kb: Client, caller_of: CallerOf) -> None:
     document = kb.note("granite", tags=[MINE])
-    problem(
-        caller_of(Access("a", reach=REACH)).request(ops.CLEAR_DOCUMENTS, params={"confirm": "true"}),
-        "forbidden",
-    )
+    caller_of(Access("a", reach=REACH)).refused("forbidden", ops.CLEAR_DOCUMENTS, params={"confirm": "true"})
     assert kb.listed() == [document]
 
 
@@ -347,8 +342,7 @@ def test_an_idempotency_key_is_one_callers(kb: Client, caller_of: CallerOf) -> N
     assert len(set(jobs)) == len(jobs)
     for caller, job in zip(callers, jobs, strict=True):
         assert caller.call(ops.CREATE_JOB, json=body, headers=key).id == job
-        other = caller.request(ops.CREATE_JOB, json={**body, "text": "x"}, headers=key)
-        problem(other, "idempotency_mismatch")
+        caller.refused("idempotency_mismatch", ops.CREATE_JOB, json={**body, "text": "x"}, headers=key)
 
 
 def test_a_cursor_is_of_one_reach(kb: Client, caller_of: CallerOf) -> None:
@@ -357,9 +351,8 @@ def test_a_cursor_is_of_one_reach(kb: Client, caller_of: CallerOf) -> None:
     request: dict[str, Any] = {"query": "granite", "top": 1, "pages": True}
     caller = caller_of(Access("a", reach=REACH))
     theirs, own = (each.search(**request).next_cursor for each in (kb, caller))
-    refused = caller.request(ops.SEARCH, json={**request, "cursor": theirs})
-    problem(refused, "page_not_found")
-    problem(kb.request(ops.SEARCH, json={**request, "cursor": own}), "page_not_found")
+    caller.refused("page_not_found", ops.SEARCH, json={**request, "cursor": theirs})
+    kb.refused("page_not_found", ops.SEARCH, json={**request, "cursor": own})
     assert len(caller.search(**request, cursor=own).results) == 1
     assert len(caller_of(Access("b", reach=REACH)).search(**request, cursor=own).results) == 1
 

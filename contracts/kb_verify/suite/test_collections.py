@@ -65,14 +65,13 @@ def test_more_text_is_more_tokens(kb: Client) -> None:
 def test_an_unknown_collection_is_not_found(kb: Client, id_: str) -> None:
     """Also under the default id of a name that is not in use."""
     kb.note("granite", tags=["collection:guides", "stones"])
-    problem(kb.request(ops.GET_COLLECTION, id_), "collection_not_found")
+    kb.refused("collection_not_found", ops.GET_COLLECTION, id_)
 
 
 @pytest.mark.parametrize("id_", ["guides", "1", GUIDES.upper()])
 def test_what_is_no_id_is_refused_by_name(kb: Client, id_: str) -> None:
     """Only a UUID in lower case is an id."""
-    response = kb.request(ops.GET_COLLECTION, id_)
-    assert problem(response, "invalid_parameter").parameter == "collection_id"
+    kb.refused("invalid_parameter", ops.GET_COLLECTION, id_, parameter="collection_id")
 
 
 def test_a_collection_follows_its_documents(kb: Client) -> None:
@@ -85,7 +84,7 @@ def test_a_collection_follows_its_documents(kb: Client) -> None:
     assert kb.collections()["guides"].chunk_count == 1
     kb.request(ops.REMOVE_TAG, two, "collection:guides")
     assert kb.collections() == {}
-    problem(kb.request(ops.GET_COLLECTION, GUIDES), "collection_not_found")
+    kb.refused("collection_not_found", ops.GET_COLLECTION, GUIDES)
 
 
 @pytest.mark.requirement("R21", "R22")
@@ -161,7 +160,7 @@ def test_a_collection_can_be_described_under_any_id_that_is_free(kb: Client) -> 
     kb.saved_collection(id_, "guides")
     kb.note("granite", tags=["collection:guides"])
     assert [(each.id, each.chunk_count) for each in kb.collections().values()] == [(id_, 1)]
-    problem(kb.request(ops.GET_COLLECTION, GUIDES), "collection_not_found")
+    kb.refused("collection_not_found", ops.GET_COLLECTION, GUIDES)
 
 
 def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
@@ -284,7 +283,7 @@ def test_without_a_user_the_credential_counts(kb: Client) -> None:
 def test_a_refused_call_is_not_counted(kb: Client) -> None:
     user = fresh_user()
     for _ in range(r.LIMITS["listCollections"]):
-        problem(kb.request(ops.LIST_COLLECTIONS, headers=user, params={"colour": "red"}), "unknown_parameter")
+        kb.refused("unknown_parameter", ops.LIST_COLLECTIONS, headers=user, params={"colour": "red"})
     kb.call(ops.LIST_COLLECTIONS, headers=user)
 
 

@@ -150,8 +150,7 @@ def test_what_is_no_quote_is_found_nowhere(kb: Client, changes: dict[str, Any]) 
 def test_what_is_no_citation_is_refused_by_name(kb: Client, changes: dict[str, Any], parameter: str) -> None:
     kb.note(QUOTE)
     body = {**msgspec.to_builtins(cited(kb)), **changes}
-    response = kb.request(ops.CHECK_CITATION, json=body)
-    assert problem(response, "invalid_parameter").parameter == parameter
+    kb.refused("invalid_parameter", ops.CHECK_CITATION, json=body, parameter=parameter)
 
 
 # --- what a page is made of -----------------------------------------------------------------------

@@ -19,16 +19,16 @@ GRANITE = " ".join(f"granite{number}" for number in range(2_000))
 def test_a_document_is_read_with_its_chunks_by_number_and_uid(kb: Client) -> None:
     document = kb.stored_note("granite")
     assert [chunk.text for chunk in document.chunks] == ["granite"]
-    assert kb.call(ops.GET_DOCUMENT, document.uid) == document
+    assert kb.document(document.uid) == document
 
 
 def test_chunks_come_slice_by_slice(kb: Client) -> None:
     """In order, without a gap; their offsets match the text of the note."""
     document = kb.note(GRANITE)
-    whole = kb.call(ops.GET_DOCUMENT, document, params={"chunk_limit": 1000})
+    whole = kb.document(document, chunk_limit=1000)
     assert len(whole.chunks) == whole.chunk_count > 3
     assert [chunk.index for chunk in whole.chunks] == list(range(whole.chunk_count))
-    middle = kb.call(ops.GET_DOCUMENT, document, params={"chunk_offset": 1, "chunk_limit": 2})
+    middle = kb.document(document, chunk_offset=1, chunk_limit=2)
     assert [chunk.index for chunk in middle.chunks] == [1, 2]
     texts = [chunk.text for chunk in whole.chunks]
     assert [GRANITE[chunk.start : chunk.end] for chunk in whole.chunks] == texts
@@ -36,7 +36,7 @@ def test_chunks_come_slice_by_slice(kb: Client) -> None:
 
 def test_a_document_is_read_without_chunks(kb: Client) -> None:
     """`chunks=false` omits them; their number is still in the response."""
-    document = kb.call(ops.GET_DOCUMENT, kb.note("granite"), params={"chunks": "false"})
+    document = kb.document(kb.note("granite"), chunks="false")
     assert (document.chunks, document.chunk_count) == ([], 1)
 
 
@@ -45,12 +45,12 @@ def test_a_note_is_read_as_it_was_sent(kb: Client) -> None:
     sent = f"\n  granite\n\n\n{GRANITE}\r\n\tbasalt \n"
     note, file = kb.note(sent), kb.file("b.md", b"# Basalt")
     params = {"text": "true", "chunk_limit": 1}
-    assert kb.call(ops.GET_DOCUMENT, note, params=params).text == sent
-    assert kb.call(ops.GET_DOCUMENT, note).text is msgspec.UNSET
-    assert kb.call(ops.GET_DOCUMENT, file, params=params).text is msgspec.UNSET
-    problem(kb.request(ops.GET_DOCUMENT, 7_000_000, params=params), "document_not_found")
+    assert kb.document(note, **params).text == sent
+    assert kb.document(note).text is msgspec.UNSET
+    assert kb.document(file, **params).text is msgspec.UNSET
+    kb.refused("document_not_found", ops.GET_DOCUMENT, 7_000_000, params=params)
     kb.patched(note, text="\ngneiss\n")
-    assert kb.call(ops.GET_DOCUMENT, note, params=params).text == "\ngneiss\n"
+    assert kb.document(note, **params).text == "\ngneiss\n"
 
 
 def test_similar_notes_are_named_with_a_note(kb: Client) -> None:
@@ -60,32 +60,32 @@ def test_similar_notes_are_named_with_a_note(kb: Client) -> None:
     kb.file("granite.md", text.encode())
     kb.note("basalt columns stand beside a lighthouse")
     note = kb.note(f"{text}\n", dedup_scope="second")
-    found = kb.call(ops.GET_DOCUMENT, note, params={"similar": 3, "chunks": "false"}).similar
+    found = kb.document(note, similar=3, chunks="false").similar
     assert found is not msgspec.UNSET
     assert [(each.id, each.first_line) for each in found] == [(first, text)]
     assert found[0].score == pytest.approx(1, abs=1e-3)
     kb.note(text, dedup_scope="third")
-    found = kb.call(ops.GET_DOCUMENT, note, params={"similar": 1}).similar
+    found = kb.document(note, similar=1).similar
     assert found is not msgspec.UNSET
     assert [each.id for each in found] == [first]
-    assert kb.call(ops.GET_DOCUMENT, note).similar is msgspec.UNSET
+    assert kb.document(note).similar is msgspec.UNSET
 
 
 def test_a_file_has_no_similar_notes(kb: Client) -> None:
     kb.note("granite")
     file = kb.file("granite.md", b"granite")
-    assert kb.call(ops.GET_DOCUMENT, file, params={"similar": 3}).similar is msgspec.UNSET
-    refused = problem(kb.request(ops.GET_DOCUMENT, file, params={"similar": 11}), "invalid_parameter")
+    assert kb.document(file, similar=3).similar is msgspec.UNSET
+    refused = kb.refused("invalid_parameter", ops.GET_DOCUMENT, file, params={"similar": 11})
     assert refused.parameter == "similar"
 
 
 @pytest.mark.requirement("K45")
 @pytest.mark.parametrize("key", ["7", ABSENT_UID, "9223372036854775807", "9999999999999999999"])
 def test_an_absent_document_is_not_found(kb: Client, key: str) -> None:
-    problem(kb.request(ops.GET_DOCUMENT, key), "document_not_found")
-    problem(kb.request(ops.DELETE_DOCUMENT, key), "document_not_found")
-    problem(kb.request(ops.ADD_TAGS, key, json={"tags": ["a"]}), "document_not_found")
-    problem(kb.request(ops.REMOVE_TAG, key, "a"), "document_not_found")
+    kb.refused("document_not_found", ops.GET_DOCUMENT, key)
+    kb.refused("document_not_found", ops.DELETE_DOCUMENT, key)
+    kb.refused("document_not_found", ops.ADD_TAGS, key, json={"tags": ["a"]})
+    kb.refused("document_not_found", ops.REMOVE_TAG, key, "a")
     if key == "7":
         problem(kb.patch(7, text="x"), "document_not_found")
 
@@ -131,7 +131,7 @@ def test_documents_are_listed_by_several_tags(kb: Client) -> None:
     kb.note("granite three", tags=["stone"])
     assert kb.listed(tag="collection:memory,stone") == [both]
     assert kb.listed(tag="stone,collection:memory,stone") == [both]
-    problem(kb.request(ops.LIST_DOCUMENTS, params={"tag": "stone,"}), "invalid_parameter")
+    kb.refused("invalid_parameter", ops.LIST_DOCUMENTS, params={"tag": "stone,"})
 
 
 def test_documents_come_page_by_page(kb: Client) -> None:
@@ -159,8 +159,7 @@ def test_documents_come_page_by_page(kb: Client) -> None:
 )
 def test_a_list_refuses_what_does_not_fit(kb: Client, query: dict[str, Any], parameter: str) -> None:
     """Refused, not clamped."""
-    response = kb.request(ops.LIST_DOCUMENTS, params=query)
-    assert problem(response, "invalid_parameter").parameter == parameter
+    kb.refused("invalid_parameter", ops.LIST_DOCUMENTS, params=query, parameter=parameter)
 
 
 def test_a_removed_document_is_gone(kb: Client) -> None:
@@ -171,7 +170,7 @@ def test_a_removed_document_is_gone(kb: Client) -> None:
     for mode in ("hybrid", "fts", "vector"):
         assert kb.found("granite", mode=mode) == []
     assert kb.listed() == []
-    problem(kb.request(ops.DELETE_DOCUMENT, document), "document_not_found")
+    kb.refused("document_not_found", ops.DELETE_DOCUMENT, document)
 
 
 def test_a_document_is_removed_by_its_uid(kb: Client) -> None:
@@ -185,7 +184,7 @@ def test_a_removal_honours_if_match(kb: Client) -> None:
     stale, current = ({"If-Match": f'"{document.version + more}"'} for more in (1, 0))
     refused = kb.request(ops.DELETE_DOCUMENT, document.id, headers=stale)
     assert problem(refused, "version_conflict").current_version == document.version
-    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert kb.document(document.id) == document
     assert kb.call(ops.DELETE_DOCUMENT, document.id, headers=current).documents == 1
 
 
@@ -204,8 +203,8 @@ def test_a_removal_names_its_document(kb: Client, name: str) -> None:
 
 def test_clearing_wants_to_be_confirmed(kb: Client) -> None:
     kb.note("granite")
-    problem(kb.request(ops.CLEAR_DOCUMENTS), "confirmation_required")
-    problem(kb.request(ops.CLEAR_DOCUMENTS, params={"confirm": "false"}), "confirmation_required")
+    kb.refused("confirmation_required", ops.CLEAR_DOCUMENTS)
+    kb.refused("confirmation_required", ops.CLEAR_DOCUMENTS, params={"confirm": "false"})
     assert kb.call(ops.LIST_DOCUMENTS).total == 1
 
 
@@ -246,7 +245,7 @@ def test_a_patched_note_keeps_its_identity(kb: Client) -> None:
 def test_a_patched_note_keeps_created_at(kb: Client) -> None:
     before = kb.stored_note("granite")
     assert kb.patched(before.id, text="basalt").created_at == before.created_at
-    assert kb.call(ops.GET_DOCUMENT, before.id).created_at == before.created_at
+    assert kb.document(before.id).created_at == before.created_at
 
 
 @pytest.mark.requirement("E19")
@@ -266,13 +265,13 @@ def test_a_patched_note_is_found_by_its_new_text_alone(kb: Client) -> None:
     assert kb.found("granite") == []
     (result,) = kb.search("basalt columns", mode="vector").results
     assert result.chunk.text == "basalt columns"
-    assert [chunk.text for chunk in kb.call(ops.GET_DOCUMENT, document).chunks] == ["basalt columns"]
+    assert [chunk.text for chunk in kb.document(document).chunks] == ["basalt columns"]
 
 
 def test_a_title_alone_is_patched(kb: Client) -> None:
     document = kb.note("granite")
     assert kb.patched(document, title="Stone").title == "Stone"
-    assert kb.call(ops.GET_DOCUMENT, document).chunks[0].text == "granite"
+    assert kb.document(document).chunks[0].text == "granite"
 
 
 @pytest.mark.requirement("K46")
@@ -302,7 +301,7 @@ def test_a_patch_honours_if_match(kb: Client) -> None:
     ):
         refused = kb.patch(document.id, {"If-Match": f'"{if_match}"'}, text="basalt", **body)
         assert problem(refused, "version_conflict").current_version == current
-    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert kb.document(document.id) == document
     taken = kb.patch(document.id, {"If-Match": f'"{current}"'}, text="basalt", expected_version=current)
     assert decode(taken, m.Document).version == current + 1
 
@@ -319,7 +318,7 @@ def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:
     for number, response in enumerate(responses):
         if number != won[0]:
             problem(response, "version_conflict")
-    assert kb.call(ops.GET_DOCUMENT, document.id).chunks[0].text == f"basalt{won[0]}"
+    assert kb.document(document.id).chunks[0].text == f"basalt{won[0]}"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +335,7 @@ def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:
 def test_a_patch_that_does_not_fit_is_refused(kb: Client, body: dict[str, Any], code: str) -> None:
     document = kb.stored_note("granite")
     problem(kb.patch(document.id, **body), code)
-    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert kb.document(document.id) == document
 
 
 def test_every_document_comes_with_its_version_as_etag(kb: Client) -> None:
@@ -363,7 +362,7 @@ def test_metadata_are_replaced_whole(kb: Client) -> None:
     assert kb.found("granite", filters={"source_type": ["mail"]}) == [document.id]
     assert kb.found("granite", filters={"source_type": ["wiki"]}) == []
     assert kb.call(ops.SET_METADATA, document.id, json={"metadata": changed.metadata}) == changed
-    assert kb.call(ops.GET_DOCUMENT, document.id).version == changed.version
+    assert kb.document(document.id).version == changed.version
     assert kb.call(ops.SET_METADATA, document.id, json={"metadata": {}}).metadata == {}
     assert kb.found("granite", filters={"source_type": ["mail"]}) == []
 
@@ -375,12 +374,12 @@ def test_metadata_are_replaced_in_the_version_that_was_read(kb: Client) -> None:
         ops.SET_METADATA, document.id, json=body, headers={"If-Match": f'"{document.version + 1}"'}
     )
     problem(stale, "version_conflict")
-    problem(kb.request(ops.SET_METADATA, 999_999, json=body), "document_not_found")
-    problem(kb.request(ops.SET_METADATA, document.id, json={"metadata": ["a"]}), "invalid_parameter")
-    problem(kb.request(ops.SET_METADATA, document.id, json={}), "missing_parameter")
+    kb.refused("document_not_found", ops.SET_METADATA, 999_999, json=body)
+    kb.refused("invalid_parameter", ops.SET_METADATA, document.id, json={"metadata": ["a"]})
+    kb.refused("missing_parameter", ops.SET_METADATA, document.id, json={})
     long = {"metadata": {"author": "a" * 65_536}}
-    problem(kb.request(ops.SET_METADATA, document.id, json=long), "invalid_parameter")
-    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    kb.refused("invalid_parameter", ops.SET_METADATA, document.id, json=long)
+    assert kb.document(document.id) == document
 
 
 def test_tags_are_added_and_taken_off(kb: Client) -> None:
@@ -407,14 +406,14 @@ def test_a_document_has_as_many_tags_as_it_may(kb: Client) -> None:
     document = kb.stored_note("granite", tags=tags)
     refused = kb.request(ops.ADD_TAGS, document.id, json={"tags": ["one", "two"]})
     assert problem(refused, "invalid_parameter").parameter == "tags"
-    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert kb.document(document.id) == document
     full = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["one", "t0"]})
     assert sorted(full.tags) == sorted([*tags, "one"])
     assert kb.call(ops.ADD_TAGS, document.id, json={"tags": tags}).version == full.version
 
 
 def test_a_tag_that_is_not_there_cannot_be_taken_off(kb: Client) -> None:
-    problem(kb.request(ops.REMOVE_TAG, kb.note("granite"), "a"), "tag_not_found")
+    kb.refused("tag_not_found", ops.REMOVE_TAG, kb.note("granite"), "a")
 
 
 def test_an_odd_tag_travels_in_a_path(kb: Client) -> None:
@@ -451,7 +450,7 @@ def test_of_moves_at_once_with_if_match_one_wins(kb: Client) -> None:
         for number in range(5)
     ]
     assert sorted(response.status_code for response in together(*move)) == [200, 409, 409, 409, 409]
-    assert len(kb.call(ops.GET_DOCUMENT, document.id).tags) == 1
+    assert len(kb.document(document.id).tags) == 1
 
 
 def test_tags_are_listed_with_their_counts(kb: Client) -> None:

@@ -39,7 +39,7 @@ def test_a_key_with_another_request_is_a_mismatch(kb: Client) -> None:
     key = fresh_key()
     with kb.adding_jobs(1):
         kb.call(ops.CREATE_JOB, json={"text": "granite"}, headers=key)
-        problem(kb.request(ops.CREATE_JOB, json={"text": "basalt"}, headers=key), "idempotency_mismatch")
+        kb.refused("idempotency_mismatch", ops.CREATE_JOB, json={"text": "basalt"}, headers=key)
 
 
 def test_a_retried_file_is_the_same_job(kb: Client) -> None:
@@ -111,7 +111,7 @@ def test_a_retried_retry_answers_as_it_did(kb: Client) -> None:
     kb.ended(first)
     assert kb.call(ops.RETRY_JOB, failed.id, headers=key) == first
     another = kb.ended(kb.send("b.txt", b"\xff\xfe"))
-    problem(kb.request(ops.RETRY_JOB, another.id, headers=key), "idempotency_mismatch")
+    kb.refused("idempotency_mismatch", ops.RETRY_JOB, another.id, headers=key)
 
 
 def test_a_retried_patch_answers_as_it_did(kb: Client) -> None:
@@ -135,7 +135,7 @@ def test_retried_tag_changes_answer_as_they_did(kb: Client) -> None:
 
 def test_a_refused_request_spends_no_key(kb: Client) -> None:
     key = fresh_key()
-    problem(kb.request(ops.CREATE_JOB, json={"text": " "}, headers=key), "invalid_parameter")
+    kb.refused("invalid_parameter", ops.CREATE_JOB, json={"text": " "}, headers=key)
     kb.call(ops.CREATE_JOB, json={"text": "granite"}, headers=key)
 
 

@@ -25,7 +25,7 @@ def test_a_completed_job_names_its_document(kb: Client) -> None:
     """By number and by uid; all steps are done."""
     ended = kb.ended(kb.submit("granite"))
     assert ended.document_id is not None
-    document = kb.call(ops.GET_DOCUMENT, ended.document_id)
+    document = kb.document(ended.document_id)
     assert (ended.status, ended.progress, ended.error) == ("completed", 1.0, None)
     assert ended.document_uid == document.uid
     assert ended.completed_steps == ended.total_steps
@@ -51,7 +51,7 @@ def test_a_note_keeps_what_came_with_it(kb: Client) -> None:
 
 @pytest.mark.parametrize("text", [" ", "\n\t \u3000", "\u2028"])
 def test_a_note_of_white_space_is_refused(kb: Client, text: str) -> None:
-    assert problem(kb.request(ops.CREATE_JOB, json={"text": text}), "invalid_parameter").parameter == "text"
+    assert kb.refused("invalid_parameter", ops.CREATE_JOB, json={"text": text}).parameter == "text"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_note_that_does_not_fit_is_refused_by_name(
     kb: Client, body: dict[str, Any], code: str, parameter: str
 ) -> None:
     with kb.adding_jobs(0):
-        assert problem(kb.request(ops.CREATE_JOB, json=body), code).parameter == parameter
+        assert kb.refused(code, ops.CREATE_JOB, json=body).parameter == parameter
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_text_that_is_no_unicode_is_refused(kb: Client, content: bytes) -> Non
 
 
 def test_a_note_over_the_limit_is_refused(kb: Client) -> None:
-    problem(kb.request(ops.CREATE_JOB, json={"text": "x" * 1_000_001}), "invalid_parameter")
+    kb.refused("invalid_parameter", ops.CREATE_JOB, json={"text": "x" * 1_000_001})
 
 
 def test_waiting_answers_when_the_job_ends(kb: Client) -> None:
@@ -104,13 +104,12 @@ def test_waiting_in_vain_answers_the_job_as_it_is(kb: Client) -> None:
 
 @pytest.mark.parametrize("wait", ["31", "-1", "soon"])
 def test_a_wait_out_of_range_is_refused(kb: Client, wait: str) -> None:
-    response = kb.request(ops.GET_JOB, ABSENT, params={"wait": wait})
-    assert problem(response, "invalid_parameter").parameter == "wait"
+    kb.refused("invalid_parameter", ops.GET_JOB, ABSENT, params={"wait": wait}, parameter="wait")
 
 
 def test_an_unknown_job_is_not_found(kb: Client) -> None:
-    problem(kb.request(ops.GET_JOB, ABSENT), "job_not_found")
-    problem(kb.request(ops.CANCEL_JOB, ABSENT), "job_not_found")
+    kb.refused("job_not_found", ops.GET_JOB, ABSENT)
+    kb.refused("job_not_found", ops.CANCEL_JOB, ABSENT)
 
 
 @pytest.mark.parametrize("job_id", ["1", "x" * 36, "..%2F..%2Fetc"])
@@ -159,13 +158,13 @@ def test_a_cancelled_job_leaves_nothing(kb: Client) -> None:
 def test_a_job_that_has_ended_cannot_be_cancelled(kb: Client) -> None:
     job = kb.submit("granite")
     document = kb.completed(job)
-    problem(kb.request(ops.CANCEL_JOB, job.id), "job_finished")
+    kb.refused("job_finished", ops.CANCEL_JOB, job.id)
     assert kb.call(ops.GET_JOB, job.id).status == "completed"
     assert kb.listed() == [document]
 
 
 def test_a_cancelled_job_cannot_be_cancelled_again(kb: Client) -> None:
-    problem(kb.request(ops.CANCEL_JOB, cancelled(kb).id), "job_finished")
+    kb.refused("job_finished", ops.CANCEL_JOB, cancelled(kb).id)
 
 
 def test_a_failed_job_can_be_tried_again(kb: Client) -> None:
@@ -184,10 +183,10 @@ def test_a_failed_job_can_be_tried_again(kb: Client) -> None:
 def test_only_a_failed_job_can_be_tried_again(kb: Client) -> None:
     completed = kb.ended(kb.submit("granite"))
     assert not completed.retryable
-    problem(kb.request(ops.RETRY_JOB, completed.id), "job_not_retryable")
+    kb.refused("job_not_retryable", ops.RETRY_JOB, completed.id)
     assert kb.call(ops.GET_JOB, completed.id).status == "completed"
-    problem(kb.request(ops.RETRY_JOB, cancelled(kb).id), "job_not_retryable")
-    problem(kb.request(ops.RETRY_JOB, ABSENT), "job_not_found")
+    kb.refused("job_not_retryable", ops.RETRY_JOB, cancelled(kb).id)
+    kb.refused("job_not_found", ops.RETRY_JOB, ABSENT)
 
 
 def test_a_job_tells_how_long_it_took_by_its_own_times(kb: Client) -> None:
@@ -205,7 +204,7 @@ def test_the_same_text_twice_in_a_scope_is_one_document(kb: Client) -> None:
     first = kb.note("granite", tags=["a"], source_path="one", dedup_scope="s")
     again = kb.ended(kb.submit("granite", tags=["b"], source_path="two", dedup_scope="s"))
     assert (again.deduplicated, again.document_id) == (True, first)
-    document = kb.call(ops.GET_DOCUMENT, first)
+    document = kb.document(first)
     assert sorted(document.tags) == ["a", "b"]
     assert document.source_paths == ["one", "two"]
     assert kb.listed(source_path="two") == [first]
@@ -217,7 +216,7 @@ def test_trailing_white_space_makes_no_other_note(kb: Client) -> None:
     first = kb.note(text)
     again = [kb.ended(kb.submit(each)) for each in ("granite", text, "granite \t\u3000\r\n")]
     assert [(job.deduplicated, job.document_id) for job in again] == [(True, first)] * 3
-    document = kb.call(ops.GET_DOCUMENT, first)
+    document = kb.document(first)
     assert (document.sha256, document.size_bytes) == (hashlib.sha256(text.encode()).hexdigest(), 8)
     assert kb.ended(kb.submit(" granite")).deduplicated is False
 
@@ -247,7 +246,7 @@ def test_a_text_submitted_many_times_at_once_is_one_document(kb: Client) -> None
     submit = [partial(kb.submit, "granite", tags=[f"t{number}"]) for number in range(8)]
     documents = {kb.completed(job) for job in together(*submit)}
     (only,) = documents
-    assert sorted(kb.call(ops.GET_DOCUMENT, only).tags) == [f"t{number}" for number in range(8)]
+    assert sorted(kb.document(only).tags) == [f"t{number}" for number in range(8)]
 
 
 def test_a_text_comes_back_after_its_document_was_removed(kb: Client) -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, problem
+from kb_verify.client import Client
 from kb_verify.files import pdf
 
 NAME = "grä'nite; x=.txt"
@@ -30,7 +30,7 @@ def kept_bytes(kb: Client) -> int:
 
 def test_a_file_comes_back_as_it_was_sent(keeping: Client) -> None:
     data = bytes(range(32, 127)) * 5_000
-    document = keeping.call(ops.GET_DOCUMENT, keeping.file("a.txt", data))
+    document = keeping.document(keeping.file("a.txt", data))
     assert document.original is True
     assert [keeping.original(key) for key in (document.id, document.uid)] == [data, data]
     assert kept_bytes(keeping) == len(data)
@@ -56,12 +56,12 @@ def test_one_of_each_content_is_kept_until_its_last_document_has_gone(keeping: C
     assert keeping.original(second) == b"granite"
     keeping.call(ops.DELETE_DOCUMENT, second, params={"purge": "true"})
     assert kept_bytes(keeping) == 0
-    problem(keeping.request(ops.GET_ORIGINAL, second), "document_not_found")
+    keeping.refused("document_not_found", ops.GET_ORIGINAL, second)
 
 
 def test_what_is_kept_of_a_document_keeps_its_file(keeping: Client) -> None:
     document = keeping.file("a.txt", b"granite", source_path="/a")
-    before = keeping.call(ops.GET_DOCUMENT, document)
+    before = keeping.document(document)
     assert keeping.file("a.txt", b"basalt", source_path="/a") == document
     assert keeping.original(document) == b"basalt"
     assert kept_bytes(keeping) == len(b"granite" + b"basalt")
@@ -89,18 +89,17 @@ def test_a_page_is_drawn_with_a_passage_marked(keeping: Client) -> None:
     first, same, *others = [each.content for each in pictures]
     assert {(each.media_type, each.content[:4]) for each in pictures} == {("image/png", b"\x89PNG")}
     assert (first == same, len({first, *others})) == (True, 4)
-    no_page = keeping.request(ops.GET_PICTURE, document, params={"page": 3})
-    assert problem(no_page, "invalid_parameter").parameter == "page"
+    keeping.refused("invalid_parameter", ops.GET_PICTURE, document, params={"page": 3}, parameter="page")
     text = keeping.file("a.txt", b"granite")
-    problem(keeping.request(ops.GET_PICTURE, text), "unsupported_format")
+    keeping.refused("unsupported_format", ops.GET_PICTURE, text)
 
 
 def test_what_has_no_file_says_why(kb: Client) -> None:
     note = kb.stored_note("granite")
     assert note.original is UNSET
-    assert "text" in problem(kb.request(ops.GET_ORIGINAL, note.id), "original_not_kept").detail
-    problem(kb.request(ops.GET_PICTURE, note.id), "original_not_kept")
+    assert "text" in kb.refused("original_not_kept", ops.GET_ORIGINAL, note.id).detail
+    kb.refused("original_not_kept", ops.GET_PICTURE, note.id)
     if not kb.keeps_originals:
-        file = kb.call(ops.GET_DOCUMENT, kb.file("a.txt", b"basalt"))
+        file = kb.document(kb.file("a.txt", b"basalt"))
         assert file.original is UNSET
-        problem(kb.request(ops.GET_ORIGINAL, file.id), "original_not_kept")
+        kb.refused("original_not_kept", ops.GET_ORIGINAL, file.id)

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import USER_ID
-from kb_verify.client import Client, fresh_key, problem
+from kb_verify.client import Client, fresh_key
 
 DEFAULT = {"semantic": 0.7, "recency": 0.15, "reputation": 0.10, "feedback": 0.05}
 REPUTATION = {"ranking_weights": {"semantic": 0.2, "reputation": 0.8}}
@@ -144,8 +144,7 @@ def test_a_passage_from_below_the_first_results_can_rise(kb: Client) -> None:
     ],
 )
 def test_weights_that_do_not_add_up_are_refused(kb: Client, ranking: dict[str, Any], parameter: str) -> None:
-    response = kb.request(ops.SEARCH, json={"query": "x", "ranking": ranking})
-    assert problem(response, "invalid_parameter").parameter == parameter
+    kb.refused("invalid_parameter", ops.SEARCH, json={"query": "x", "ranking": ranking}, parameter=parameter)
 
 
 # --- reranking ----------------------------------------------------------------------------------------
@@ -227,7 +226,7 @@ def test_feedback_changes_no_version_and_goes_with_its_document(kb: Client) -> N
     """It does not make a document look newer either."""
     document = kb.stored_note("granite quarry", dedup_scope="a")
     assert given(kb, document.uid, "useful").document_id == document.id
-    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert kb.document(document.id) == document
     kb.call(ops.DELETE_DOCUMENT, document.id)
     again = kb.note("granite quarry", dedup_scope="a")
     (result,) = kb.search("granite quarry", ranking={}, explain=True).results
@@ -246,14 +245,12 @@ def test_a_retry_of_feedback_answers_as_it_did(kb: Client) -> None:
     first = given(kb, document, "useful", "ann", **key)
     given(kb, document, "useful", "bob")
     assert given(kb, document, "useful", "ann", **key) == first
-    other = kb.request(ops.GIVE_FEEDBACK, document, json={"signal": "clicked"}, headers=key)
-    problem(other, "idempotency_mismatch")
+    kb.refused("idempotency_mismatch", ops.GIVE_FEEDBACK, document, json={"signal": "clicked"}, headers=key)
 
 
 def test_feedback_that_does_not_fit_is_refused(kb: Client) -> None:
     document = kb.note("granite quarry")
-    problem(kb.request(ops.GIVE_FEEDBACK, 999_999, json={"signal": "useful"}), "document_not_found")
-    odd = kb.request(ops.GIVE_FEEDBACK, document, json={"signal": "great"})
-    assert problem(odd, "invalid_parameter").parameter == "signal"
-    problem(kb.request(ops.GIVE_FEEDBACK, document, json={}), "missing_parameter")
+    kb.refused("document_not_found", ops.GIVE_FEEDBACK, 999_999, json={"signal": "useful"})
+    kb.refused("invalid_parameter", ops.GIVE_FEEDBACK, document, json={"signal": "great"}, parameter="signal")
+    kb.refused("missing_parameter", ops.GIVE_FEEDBACK, document, json={})
     assert given(kb, document, "useful").voices == 1

@@ -141,7 +141,7 @@ def test_the_total_counts_what_the_filters_leave(kb: Client) -> None:
 
 def test_dates_are_inclusive_and_a_last_day_counts_whole(kb: Client) -> None:
     document = kb.note("granite")
-    today = kb.call(ops.GET_DOCUMENT, document).created_at[:10]
+    today = kb.document(document).created_at[:10]
     assert kb.found("granite", filters={"date_from": today, "date_to": today}) == [document]
     assert kb.found("granite", filters={"date_to": "2000-01-01"}) == []
     assert kb.found("granite", filters={"date_from": "2999-01-01"}) == []
@@ -150,7 +150,7 @@ def test_dates_are_inclusive_and_a_last_day_counts_whole(kb: Client) -> None:
 def test_a_moment_is_inclusive_at_both_ends(kb: Client) -> None:
     """By the note's own time, to its last digit."""
     document = kb.note("granite")
-    moment = kb.call(ops.GET_DOCUMENT, document).created_at
+    moment = kb.document(document).created_at
     assert kb.found("granite", filters={"date_from": moment, "date_to": moment}) == [document]
 
 
@@ -174,7 +174,7 @@ def test_what_is_no_date_is_refused_by_name(kb: Client, member: str, text: str) 
 def test_an_end_before_the_start_is_a_contradiction(kb: Client) -> None:
     """Instead of an empty response that looks as if no document existed."""
     filters = {"date_from": "2025-02-01", "date_to": "2025-01-31"}
-    problem(kb.request(ops.SEARCH, json={"query": "x", "filters": filters}), "contradiction")
+    kb.refused("contradiction", ops.SEARCH, json={"query": "x", "filters": filters})
 
 
 def test_max_chars_bounds_the_text_and_says_what_is_missing(kb: Client) -> None:
@@ -294,7 +294,7 @@ def test_min_score_drops_what_is_below(kb: Client) -> None:
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(kb: Client, body: dict[str, Any], parameter: str) -> None:
-    assert problem(kb.request(ops.SEARCH, json=body), "invalid_parameter").parameter == parameter
+    assert kb.refused("invalid_parameter", ops.SEARCH, json=body).parameter == parameter
 
 
 @pytest.mark.parametrize(

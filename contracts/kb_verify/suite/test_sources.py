@@ -30,9 +30,9 @@ def moved(kb: Client, document: int, *, to: str) -> None:
 def test_a_source_sent_again_is_replaced(kb: Client) -> None:
     """The same document has another text and a higher version; no mode finds the old text."""
     created = sent(kb, "granite quarry", "a.md", title="Old")
-    before = kb.call(ops.GET_DOCUMENT, created.document_id)
+    before = kb.document(created.document_id)
     replaced = sent(kb, "basalt columns", "a.md")
-    after = kb.call(ops.GET_DOCUMENT, before.id)
+    after = kb.document(before.id)
     assert (created.outcome, replaced.outcome, replaced.deduplicated) == ("created", "replaced", False)
     assert (replaced.document_id, after.uid, after.created_at) == (before.id, before.uid, before.created_at)
     assert after.version > before.version
@@ -47,10 +47,10 @@ def test_a_source_sent_again_is_replaced(kb: Client) -> None:
 
 def test_a_source_sent_again_as_it_was_is_unchanged(kb: Client) -> None:
     first = sent(kb, "granite", "a.md")
-    before = kb.call(ops.GET_DOCUMENT, first.document_id)
+    before = kb.document(first.document_id)
     again = sent(kb, "granite", "a.md")
     assert (again.outcome, again.deduplicated, again.left_out) == ("unchanged", True, [])
-    assert kb.call(ops.GET_DOCUMENT, first.document_id) == before
+    assert kb.document(first.document_id) == before
 
 
 def test_the_same_path_in_another_collection_is_another_source(kb: Client) -> None:
@@ -70,7 +70,7 @@ def test_two_sources_of_the_same_text_share_a_document(kb: Client) -> None:
     left = sent(kb, "basalt", "a.md")
     assert left.outcome == "replaced"
     assert left.document_id != shared
-    standing = kb.call(ops.GET_DOCUMENT, shared)
+    standing = kb.document(shared)
     assert (standing.source_path, standing.source_paths) == ("b.md", ["b.md"])
     assert kb.found("granite") == [shared]
     assert kb.listed(source_path="a.md") == [left.document_id]
@@ -83,8 +83,8 @@ def test_a_document_goes_with_its_last_source(kb: Client) -> None:
     replaced = sent(kb, "basalt", "a.md")
     assert (replaced.outcome, replaced.document_id, replaced.deduplicated) == ("replaced", stays, True)
     assert kb.listed() == [stays]
-    assert kb.call(ops.GET_DOCUMENT, stays).source_paths == ["b.md", "a.md"]
-    problem(kb.request(ops.GET_DOCUMENT, goes), "document_not_found")
+    assert kb.document(stays).source_paths == ["b.md", "a.md"]
+    kb.refused("document_not_found", ops.GET_DOCUMENT, goes)
     assert kb.found("granite") == []
 
 
@@ -97,7 +97,7 @@ def test_without_a_source_path_nothing_is_replaced(kb: Client) -> None:
     changed = sent(kb, "slate", "a.md")
     assert changed.outcome == "replaced"
     assert kb.found("granite") == [plain.document_id]
-    assert kb.call(ops.GET_DOCUMENT, plain.document_id).source_paths == []
+    assert kb.document(plain.document_id).source_paths == []
     assert kb.call(ops.LIST_DOCUMENTS).total == 3
 
 
@@ -151,7 +151,7 @@ def test_a_note_becomes_a_file_under_its_source_path(kb: Client) -> None:
     note = sent(kb, "granite", "a.md").document_id
     ended = kb.ended(kb.send("a.md", b"basalt", None, source_path="a.md", **FILE))
     assert (ended.outcome, ended.document_id) == ("replaced", note)
-    document = kb.call(ops.GET_DOCUMENT, note)
+    document = kb.document(note)
     assert (document.doc_type, document.filename) == ("markdown", "a.md")
     assert note is not None
     problem(kb.patch(note, text="slate"), "not_a_note")
@@ -163,16 +163,16 @@ def test_a_note_becomes_a_file_under_its_source_path(kb: Client) -> None:
 def test_a_source_is_taken_off_and_its_document_goes_with_the_last(kb: Client) -> None:
     shared = sent(kb, "granite", "a.md").document_id
     sent(kb, "granite", "b.md")
-    before = kb.call(ops.GET_DOCUMENT, shared)
+    before = kb.document(shared)
     left = kb.call(ops.REMOVE_SOURCE, shared, params={"source_path": "a.md"})
     assert (left.documents, left.chunks, left.bytes) == (0, 0, 0)
-    after = kb.call(ops.GET_DOCUMENT, shared)
+    after = kb.document(shared)
     assert (after.source_path, after.source_paths) == ("b.md", ["b.md"])
     assert after.version > before.version
     assert kb.found("granite") == [shared]
     gone = kb.call(ops.REMOVE_SOURCE, before.uid, params={"source_path": "b.md"})
     assert (gone.documents, gone.chunks, gone.bytes) == (1, 1, len("granite"))
-    problem(kb.request(ops.GET_DOCUMENT, shared), "document_not_found")
+    kb.refused("document_not_found", ops.GET_DOCUMENT, shared)
     assert kb.found("granite") == []
 
 
@@ -180,7 +180,7 @@ def test_what_was_also_submitted_without_a_source_outlives_the_last(kb: Client) 
     document = sent(kb, "granite", "a.md").document_id
     sent(kb, "granite", None)
     assert kb.call(ops.REMOVE_SOURCE, document, params={"source_path": "a.md"}).documents == 0
-    after = kb.call(ops.GET_DOCUMENT, document)
+    after = kb.document(document)
     assert (after.source_path, after.source_paths) == (None, [])
 
 
@@ -196,12 +196,12 @@ def test_a_source_that_cannot_be_taken_off_stays(kb: Client) -> None:
     document = sent(kb, "granite", "a.md").document_id
     changed = kb.call(ops.ADD_TAGS, document, json={"tags": ["x"]})
     path = {"source_path": "a.md"}
-    problem(kb.request(ops.REMOVE_SOURCE, document, params={"source_path": "b.md"}), "source_not_found")
-    problem(kb.request(ops.REMOVE_SOURCE, 2**62, params=path), "document_not_found")
-    problem(kb.request(ops.REMOVE_SOURCE, document), "missing_parameter")
+    kb.refused("source_not_found", ops.REMOVE_SOURCE, document, params={"source_path": "b.md"})
+    kb.refused("document_not_found", ops.REMOVE_SOURCE, 2**62, params=path)
+    kb.refused("missing_parameter", ops.REMOVE_SOURCE, document)
     stale = {"If-Match": f'"{changed.version - 1}"'}
-    problem(kb.request(ops.REMOVE_SOURCE, document, params=path, headers=stale), "version_conflict")
-    assert kb.call(ops.GET_DOCUMENT, document) == kb.call(ops.GET_DOCUMENT, changed.uid)
+    kb.refused("version_conflict", ops.REMOVE_SOURCE, document, params=path, headers=stale)
+    assert kb.document(document) == kb.document(changed.uid)
     assert kb.listed(source_path="a.md") == [document]
 
 
@@ -243,7 +243,7 @@ def test_of_submissions_of_a_source_the_last_accepted_stays(kb: Client) -> None:
     ended = [kb.ended(job) for job in jobs]
     assert [job.outcome for job in ended] == ["created", "replaced", "replaced"]
     assert len({job.document_id for job in ended}) == 1
-    document = kb.call(ops.GET_DOCUMENT, ended[0].document_id)
+    document = kb.document(ended[0].document_id)
     assert [chunk.text for chunk in document.chunks] == ["granite"]
 
 
@@ -255,7 +255,7 @@ def test_what_was_not_taken_is_named(kb: Client) -> None:
     again = sent(kb, "granite", "b.md", title="Two", tags=further, metadata={"k": 2})
     assert first.left_out == []
     assert sorted(again.left_out or []) == ["metadata", "tags", "title"]
-    document = kb.call(ops.GET_DOCUMENT, again.document_id)
+    document = kb.document(again.document_id)
     assert (document.title, document.metadata, len(document.tags)) == ("One", {"k": 1}, m.MAX_TAGS)
     assert document.source_paths == ["a.md", "b.md"]
 
@@ -263,10 +263,10 @@ def test_what_was_not_taken_is_named(kb: Client) -> None:
 def test_a_replaced_document_keeps_what_was_not_sent(kb: Client) -> None:
     """Tags are merged; metadata are replaced if the request has any."""
     sent(kb, "granite", "a.md", metadata={"k": 1}, tags=[*DOCUMENTS["tags"], "old"])
-    kept = kb.call(ops.GET_DOCUMENT, sent(kb, "basalt", "a.md").document_id)
+    kept = kb.document(sent(kb, "basalt", "a.md").document_id)
     assert (sorted(kept.tags), kept.metadata) == (["collection:documents", "old"], {"k": 1})
     job = sent(kb, "slate", "a.md", metadata={"k": 2}, tags=[*DOCUMENTS["tags"], "new"])
-    changed = kb.call(ops.GET_DOCUMENT, job.document_id)
+    changed = kb.document(job.document_id)
     assert (sorted(changed.tags), changed.metadata) == (["collection:documents", "new", "old"], {"k": 2})
     assert job.left_out == []
 

@@ -23,7 +23,7 @@ from kb_verify.client import (
 
 
 def updated(kb: Client, job: m.Job) -> m.DocumentDetail:
-    return kb.call(ops.GET_DOCUMENT, kb.completed(job))
+    return kb.document(kb.completed(job))
 
 
 def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
@@ -87,7 +87,7 @@ def test_updates_at_once_without_a_version_are_all_done(kb: Client) -> None:
     notes = together(*(partial(kb.patched, document.id, text=text) for text in texts))
     assert sorted(note.version for note in notes) == [document.version + 1 + n for n in range(4)]
     last = texts[max(range(4), key=lambda number: notes[number].version)]
-    assert kb.call(ops.GET_DOCUMENT, document.id).chunks[0].text == last
+    assert kb.document(document.id).chunks[0].text == last
 
 
 def test_updates_are_done_in_the_order_of_acceptance(kb: Client) -> None:
@@ -106,7 +106,7 @@ def test_a_cancelled_update_leaves_the_note(kb: Client) -> None:
     if response.status_code == 409:
         skip_as_too_fast("the note was changed before that could be cancelled")
     assert decode(response, m.Job).status == "cancelled"
-    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert kb.document(document.id) == document
     assert decode(kb.patch(document.id, key, text=long_note(7)), m.Job, 202).status == "cancelled"
     assert kb.patched(document.id, text="basalt").version == document.version + 1
 
@@ -130,8 +130,8 @@ def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
     assert ended.error is not None
     assert ended.error.code == "version_conflict"
     assert not ended.retryable
-    problem(kb.request(ops.RETRY_JOB, job.id), "job_not_retryable")
-    assert kb.call(ops.GET_DOCUMENT, document.id).version == document.version + 1
+    kb.refused("job_not_retryable", ops.RETRY_JOB, job.id)
+    assert kb.document(document.id).version == document.version + 1
     stale = kb.patch(document.id, key, text=note_to_await(9), expected_version=document.version)
     assert problem(stale, "version_conflict").current_version == document.version + 1
 
@@ -145,7 +145,7 @@ def test_an_update_to_what_stands_changes_nothing(kb: Client) -> None:
         {"title": "Stone"},
     ):
         assert kb.patched(before.id, **same).version == before.version
-    assert kb.call(ops.GET_DOCUMENT, before.id) == before
+    assert kb.document(before.id) == before
     assert kb.call(ops.LIST_VERSIONS, before.id).total == 0
     assert kb.patched(before.id, title="Rock").version == before.version + 1
 

@@ -31,7 +31,7 @@ def test_a_file_is_taken_in_with_its_fields(kb: Client) -> None:
         + field_part("source_path", b"books/stone.txt")
         + END
     )
-    document = kb.call(ops.GET_DOCUMENT, kb.completed(decode(post(kb, body), m.Job, 202)))
+    document = kb.document(kb.completed(decode(post(kb, body), m.Job, 202)))
     assert (document.title, document.filename, document.format) == ("Stones", "stone.txt", "txt")
     assert sorted(document.tags) == ["collection:documents", "stone"]
     assert (document.metadata, document.source_path) == ({"author": "Ada"}, "books/stone.txt")
@@ -57,14 +57,14 @@ def test_a_file_is_accepted_as_a_job(kb: Client) -> None:
 def test_every_kind_of_file_is_found_by_its_text(kb: Client, name: str, data: bytes, doc_type: str) -> None:
     document = kb.file(name, data)
     assert kb.found("zircon feldspar", doc_type=doc_type) == [document]
-    assert kb.call(ops.GET_DOCUMENT, document).format == name.partition(".")[2]
+    assert kb.document(document).format == name.partition(".")[2]
 
 
 def test_a_pdf_is_found_with_its_page(kb: Client) -> None:
     document = kb.file("valley.pdf", pdf(["granite stood here", "zircon lay there", "nothing more"]))
     result = kb.search("zircon", mode="fts").results[0]
     assert (result.document.id, result.chunk.page) == (document, 2)
-    assert kb.call(ops.GET_DOCUMENT, document).pages == 3
+    assert kb.document(document).pages == 3
 
 
 def test_the_same_file_twice_is_one_document(kb: Client) -> None:
@@ -86,7 +86,7 @@ def test_forced_ocr_is_done_or_fails_for_want_of_it(kb: Client) -> None:
         return
     assert ended.document_id not in (None, plain)
     assert not ended.deduplicated
-    assert kb.call(ops.GET_DOCUMENT, ended.document_id or 0).extraction_method == "image_analysis"
+    assert kb.document(ended.document_id or 0).extraction_method == "image_analysis"
     assert sorted(kb.found("zircon feldspar")) == sorted([plain, ended.document_id or 0])
     again = kb.ended(kb.send("a.pdf", data, force_ocr="true"))
     assert (again.deduplicated, again.document_id) == (True, ended.document_id)
@@ -112,7 +112,7 @@ def test_ocr_is_not_forced_on_what_has_no_pages_to_look_at(kb: Client, name: str
 
 def test_an_empty_file_is_an_empty_document(kb: Client) -> None:
     """It does not look like a success: its status says that no text can be found, with the reason."""
-    document = kb.call(ops.GET_DOCUMENT, kb.file("a.txt", b""))
+    document = kb.document(kb.file("a.txt", b""))
     assert (document.status, document.chunk_count) == ("empty", 0)
     assert document.status_reason
 
@@ -128,11 +128,11 @@ def test_text_of_an_unknown_kind_is_taken_where_its_part_says_so(kb: Client, con
     """The extension of a known format takes precedence; content that is not text fails its job."""
     files = {"file": ("quarry.conf", b"zircon = 1", content_type)}
     document = kb.completed(kb.call(ops.CREATE_JOB, files=files))
-    found = kb.call(ops.GET_DOCUMENT, document)
+    found = kb.document(document)
     assert (found.filename, found.format, found.doc_type) == ("quarry.conf", "txt", "text")
     assert kb.found("zircon", doc_type="text") == [document]
     known = {"file": ("a.md", b"# granite", content_type)}
-    assert kb.call(ops.GET_DOCUMENT, kb.completed(kb.call(ops.CREATE_JOB, files=known))).format == "md"
+    assert kb.document(kb.completed(kb.call(ops.CREATE_JOB, files=known))).format == "md"
     noise = {"file": ("a.bin", b"\xff\xff\xff", content_type)}
     ended = kb.ended(kb.call(ops.CREATE_JOB, files=noise))
     assert (ended.status, ended.error and ended.error.code) == ("failed", "undecodable_text")
@@ -156,7 +156,7 @@ def test_a_text_is_decoded_as_its_part_declares(
     kb: Client, filename: str, content_type: str, data: bytes
 ) -> None:
     document = kb.completed(kb.call(ops.CREATE_JOB, files={"file": (filename, data, content_type)}))
-    chunks = kb.call(ops.GET_DOCUMENT, document).chunks
+    chunks = kb.document(document).chunks
     assert chunks
     assert any(word in chunks[0].text for word in ("Köln", "東京"))
 
@@ -178,11 +178,11 @@ def test_a_text_that_is_not_in_its_declared_encoding_is_refused(kb: Client, char
 
 def test_a_file_has_a_report_of_its_reading(kb: Client) -> None:
     """With its page without text; a note has none."""
-    document = kb.call(ops.GET_DOCUMENT, kb.file("valley.pdf", pdf(["granite stood here", ""])))
+    document = kb.document(kb.file("valley.pdf", pdf(["granite stood here", ""])))
     if not document.fidelity:
         pytest.skip("the engine makes no reports")
     assert document.fidelity.pages_without_text == [2]
-    assert not kb.call(ops.GET_DOCUMENT, kb.note("granite")).fidelity
+    assert not kb.document(kb.note("granite")).fidelity
 
 
 def test_a_short_text_in_an_undeclared_encoding_is_refused(kb: Client) -> None:
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_read_fails_its_job(kb: Client, data: bytes, name:
 )
 def test_a_filename_never_becomes_a_path(kb: Client, filename: str, kept: str) -> None:
     """Its last component is kept as a name."""
-    assert kb.call(ops.GET_DOCUMENT, kb.file(filename, b"granite")).filename == kept
+    assert kb.document(kb.file(filename, b"granite")).filename == kept
 
 
 BODIES = {
@@ -263,5 +263,5 @@ def test_many_files_at_once_are_all_taken_in(kb: Client) -> None:
     """Their contents are not mixed up."""
     take = [partial(kb.file, f"{number}.txt", f"word{number} granite".encode()) for number in range(6)]
     for number, document in enumerate(together(*take)):
-        assert kb.call(ops.GET_DOCUMENT, document).filename == f"{number}.txt"
+        assert kb.document(document).filename == f"{number}.txt"
         assert kb.found(f"word{number}") == [document]

@@ -327,8 +327,7 @@ def test_an_unknown_member_is_refused_by_name(kb: Client, body: dict[str, Any], 
 
 
 def test_a_missing_query_is_told(kb: Client) -> None:
-    response = kb.request(ops.VECTOR_SEARCH, json={"limit": 5})
-    assert problem(response, "missing_parameter").parameter == "query"
+    kb.refused("missing_parameter", ops.VECTOR_SEARCH, json={"limit": 5}, parameter="query")
 
 
 def test_marks_are_text_to_it(kb: Client) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, decode, fresh_key, problem
+from kb_verify.client import Client, decode, fresh_key
 from kb_verify.files import FILE
 
 SOURCE: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
@@ -22,7 +22,7 @@ def versions(kb: Client, key: int | str) -> list[int]:
 
 
 def text_of(kb: Client, key: int) -> str:
-    text = kb.call(ops.GET_DOCUMENT, key, params={"text": "true"}).text
+    text = kb.document(key, text="true").text
     assert isinstance(text, str)
     return text
 
@@ -32,7 +32,7 @@ def test_a_replaced_text_is_kept(kb: Client) -> None:
     before = kb.stored_note("granite  quarry\n\n", title="Stone", tags=["a"], metadata={"n": 1})
     kb.call(ops.ADD_TAGS, before.id, json={"tags": ["b"]})
     assert kb.call(ops.LIST_VERSIONS, before.id).total == 0
-    standing = kb.call(ops.GET_DOCUMENT, before.id)
+    standing = kb.document(before.id)
     kb.patched(before.id, text="basalt columns")
     (kept,) = kb.call(ops.LIST_VERSIONS, before.uid).versions
     assert (kept.document_id, kept.uid, kept.version) == (before.id, before.uid, standing.version)
@@ -60,7 +60,7 @@ def test_a_version_is_restored_in_its_document(kb: Client) -> None:
     kb.patched(before.id, text="basalt columns", title="Lava")
     kb.call(ops.ADD_TAGS, before.id, json={"tags": ["later"]})
     kb.call(ops.SET_METADATA, before.id, json={"metadata": {"n": 2}})
-    replaced = kb.call(ops.GET_DOCUMENT, before.id)
+    replaced = kb.document(before.id)
     after = restored(kb, before.id, before.version)
     assert (after.id, after.uid, after.created_at) == (before.id, before.uid, before.created_at)
     assert after.version > replaced.version
@@ -77,7 +77,7 @@ def test_what_stands_already_is_not_restored_again(kb: Client) -> None:
     kb.patched(before.id, text="basalt", title="Lava")
     after = restored(kb, before.id, before.version)
     assert restored(kb, before.id, before.version) == after
-    assert kb.call(ops.GET_DOCUMENT, before.id).version == after.version
+    assert kb.document(before.id).version == after.version
     assert len(versions(kb, before.id)) == 2
 
 
@@ -85,7 +85,7 @@ def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
     """Its passages, with headings and offsets, without sending the file again."""
     source = {**FILE, "source_path": "a.md"}
     document = kb.file("a.md", b"# Stone\n\nGranite is hard.\n\n# Water\n\nRivers are wet.\n", **source)
-    before = kb.call(ops.GET_DOCUMENT, document)
+    before = kb.document(document)
     other = {**source, "tags": '["collection:documents", "new"]', "metadata": '{"n": 1}'}
     assert kb.file("a.md", b"# Lava\n\nBasalt flows.\n", **other) == document
     kept = kb.call(ops.GET_VERSION, document, before.version)
@@ -94,7 +94,7 @@ def test_a_file_is_restored_as_it_was_read(kb: Client) -> None:
     texts = [each.text for each in before.chunks]
     assert [kept.text[each.start : each.end] for each in before.chunks] == texts
     restored(kb, document, before.version)
-    after = kb.call(ops.GET_DOCUMENT, document)
+    after = kb.document(document)
 
     def read(found: m.DocumentDetail) -> list[Any]:
         return [(each.text, each.heading, each.start, each.end) for each in found.chunks]
@@ -127,7 +127,7 @@ def test_a_removed_document_is_brought_back(kb: Client) -> None:
     )
     assert kb.call(ops.LIST_VERSIONS, before.uid).versions == [gone]
     assert kb.call(ops.GET_VERSION, before.uid, gone.version).text == "granite quarry"
-    problem(kb.request(ops.GET_DOCUMENT, before.uid), "document_not_found")
+    kb.refused("document_not_found", ops.GET_DOCUMENT, before.uid)
     assert kb.found("granite") == kb.listed() == []
     after = restored(kb, before.uid, gone.version)
     same = ("id", "uid", "title", "tags", "metadata", "source_path", "source_paths", "sha256", "created_at")
@@ -190,22 +190,22 @@ def test_what_is_purged_cannot_be_restored(kb: Client) -> None:
     document = kb.stored_note("granite")
     kb.patched(document.id, text="basalt")
     assert kb.call(ops.PURGE_VERSIONS, document.id).versions == 1
-    problem(kb.request(ops.RESTORE_VERSION, document.id, document.version), "version_not_found")
+    kb.refused("version_not_found", ops.RESTORE_VERSION, document.id, document.version)
     kb.patched(document.id, text="chalk")
     kb.call(ops.DELETE_DOCUMENT, document.id, params={"purge": "true"})
     assert kb.call(ops.LIST_TRASH).total == 0
     for key in (document.id, document.uid):
-        problem(kb.request(ops.LIST_VERSIONS, key), "document_not_found")
-        problem(kb.request(ops.RESTORE_VERSION, key, document.version), "document_not_found")
+        kb.refused("document_not_found", ops.LIST_VERSIONS, key)
+        kb.refused("document_not_found", ops.RESTORE_VERSION, key, document.version)
     gone = kb.stored_note("marble")
     kb.call(ops.DELETE_DOCUMENT, gone.id)
     assert kb.call(ops.PURGE_VERSIONS, gone.uid).versions == 1
-    problem(kb.request(ops.PURGE_VERSIONS, gone.uid), "document_not_found")
+    kb.refused("document_not_found", ops.PURGE_VERSIONS, gone.uid)
     cleared = kb.stored_note("slate")
     kb.patched(cleared.id, text="sand")
     kb.clear()
     assert kb.call(ops.LIST_TRASH).total == 0
-    problem(kb.request(ops.GET_VERSION, cleared.id, cleared.version), "document_not_found")
+    kb.refused("document_not_found", ops.GET_VERSION, cleared.id, cleared.version)
 
 
 def test_an_unknown_version_is_an_error(kb: Client) -> None:
@@ -213,9 +213,9 @@ def test_an_unknown_version_is_an_error(kb: Client) -> None:
     before = kb.stored_note("granite")
     kb.patched(before.id, text="basalt")
     for operation in (ops.GET_VERSION, ops.RESTORE_VERSION):
-        error = problem(kb.request(operation, before.id, before.version + 7), "version_not_found")
+        error = kb.refused("version_not_found", operation, before.id, before.version + 7)
         assert f": {before.version}." in error.detail
-        problem(kb.request(operation, ABSENT, 1), "document_not_found")
+        kb.refused("document_not_found", operation, ABSENT, 1)
 
 
 def test_a_restore_of_another_version_than_expected_is_refused(kb: Client) -> None:
@@ -223,7 +223,7 @@ def test_a_restore_of_another_version_than_expected_is_refused(kb: Client) -> No
     after = kb.patched(before.id, text="basalt")
     stale = {ops.IF_MATCH: f'"{before.version}"'}
     place = (ops.RESTORE_VERSION, before.id, before.version)
-    refused = problem(kb.request(*place, headers=stale), "version_conflict")
+    refused = kb.refused("version_conflict", *place, headers=stale)
     assert refused.current_version == after.version
     assert kb.found("basalt") == [before.id]
     fresh = {ops.IF_MATCH: f'"{after.version}"'}

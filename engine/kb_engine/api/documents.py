@@ -60,7 +60,7 @@ class JobsApi(Api):
                 caller=caller_of(incoming),
                 reach=incoming.access.reach,
             )
-            job = await self._store.once(idempotency_of(incoming), jobs.accept, new)
+            job = await self._once(incoming, jobs.accept, new)
         accepted(job.id)
         return job
 
@@ -75,7 +75,7 @@ class JobsApi(Api):
 
     async def cancel_job(self, incoming: Incoming) -> m.Job:
         job_id = incoming.path["job_id"]
-        job = await self._store.once(idempotency_of(incoming), jobs.cancel, job_id)
+        job = await self._once(incoming, jobs.cancel, job_id)
         await self._engine.workers.cancel(job_id)
         self._engine.waiters.announce(job_id)
         await self._engine.spool.remove(job_id)
@@ -164,7 +164,7 @@ class DocumentsApi(Api):
         query = incoming.query
         document = await self._store.read(
             documents.detail,
-            rules.document_key(incoming.path["document_id"]),
+            incoming.document_key,
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
             text=query.text,
@@ -197,8 +197,7 @@ class DocumentsApi(Api):
         return rules.similar_notes(found.results, note.id, limit)
 
     async def get_original(self, incoming: Incoming) -> FileContent:
-        key = rules.document_key(incoming.path["document_id"])
-        document = await self._store.read(documents.find, key)
+        document = await self._store.read(documents.find, incoming.document_key)
         rules.check_original_kept(document)
         return FileContent(
             filename=document.filename or document.title,
@@ -208,31 +207,23 @@ class DocumentsApi(Api):
         )
 
     async def get_picture(self, incoming: Incoming) -> m.Picture:
-        return await self._engine.pictures.get(
-            rules.document_key(incoming.path["document_id"]), incoming.query
-        )
+        return await self._engine.pictures.get(incoming.document_key, incoming.query)
 
     async def check_citation(self, incoming: Incoming) -> m.CitationCheck:
         return await self._store.read(documents.check_citation, incoming.body)
 
     async def delete_document(self, incoming: Incoming) -> m.Removed:
-        key = rules.document_key(incoming.path["document_id"])
-        return await self._store.once(
-            idempotency_of(incoming), documents.delete, key, incoming.if_match, purge=incoming.query.purge
-        )
+        key, purge = incoming.document_key, incoming.query.purge
+        return await self._once(incoming, documents.delete, key, incoming.if_match, purge=purge)
 
     async def remove_source(self, incoming: Incoming) -> m.Removed:
-        key, path = rules.document_key(incoming.path["document_id"]), incoming.query.source_path
-        return await self._store.once(
-            idempotency_of(incoming), documents.remove_source, key, path, incoming.if_match
-        )
+        key, path = incoming.document_key, incoming.query.source_path
+        return await self._once(incoming, documents.remove_source, key, path, incoming.if_match)
 
     async def clear_documents(self, incoming: Incoming) -> m.Removed:
         """Remove all documents, cancel the jobs accepted before, and stop the work on them."""
         rules.check_confirmed(incoming.query.confirm)
-        removed = await self._store.once(
-            idempotency_of(incoming), documents.clear, collections=incoming.query.collections
-        )
+        removed = await self._once(incoming, documents.clear, collections=incoming.query.collections)
         await self._engine.workers.cancel_void()
         self._engine.waiters.announce_all()
         await self._engine.spool.sweep(lambda: self._store.read(jobs.spooled))
@@ -286,28 +277,20 @@ class DocumentsApi(Api):
 
     async def set_metadata(self, incoming: Incoming) -> m.Document:
         rules.check_metadata(incoming.body.metadata)
-        key, request = rules.document_key(incoming.path["document_id"]), incoming.body
-        return await self._store.once(
-            idempotency_of(incoming), documents.set_metadata, key, request.metadata, incoming.if_match
-        )
+        key, metadata = incoming.document_key, incoming.body.metadata
+        return await self._once(incoming, documents.set_metadata, key, metadata, incoming.if_match)
 
     async def give_feedback(self, incoming: Incoming) -> m.Feedback:
-        key, signal = rules.document_key(incoming.path["document_id"]), incoming.body.signal
-        return await self._store.once(
-            idempotency_of(incoming), feedback.give, key, caller_of(incoming), signal
-        )
+        key, signal = incoming.document_key, incoming.body.signal
+        return await self._once(incoming, feedback.give, key, caller_of(incoming), signal)
 
     async def add_tags(self, incoming: Incoming) -> m.Document:
-        key, request = rules.document_key(incoming.path["document_id"]), incoming.body
-        return await self._store.once(
-            idempotency_of(incoming), documents.add_tags, key, request.tags, incoming.if_match
-        )
+        key, tags = incoming.document_key, incoming.body.tags
+        return await self._once(incoming, documents.add_tags, key, tags, incoming.if_match)
 
     async def remove_tag(self, incoming: Incoming) -> m.Document:
-        key, tag = rules.document_key(incoming.path["document_id"]), incoming.path["tag"]
-        return await self._store.once(
-            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match, incoming.query.add
-        )
+        key, tag, add = incoming.document_key, incoming.path["tag"], incoming.query.add
+        return await self._once(incoming, documents.remove_tag, key, tag, incoming.if_match, add)
 
     async def list_tags(self, incoming: Incoming) -> m.TagList:
         query = incoming.query

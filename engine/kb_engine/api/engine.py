@@ -6,10 +6,11 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -31,11 +32,15 @@ from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Counts, Idempotency
 from kb_engine.store.repository import jobs, state
+from kb_engine.store.repository.transaction import Write
 from kb_engine.store.store import Store, utc_now
 from kb_http.multipart import ReceivedFile
 from kb_http.requests import Incoming
 from kb_readers.failures import no_sandbox
 from kb_readers.probe import sandbox_info
+
+A = TypeVar("A", bound=msgspec.Struct)
+P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +118,16 @@ class Api:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._store = engine.store
+
+    async def _once(
+        self,
+        incoming: Incoming,
+        operation: Callable[Concatenate[Write, P], Coroutine[Any, Any, A]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> A:
+        """Write; a repetition of the request with the same idempotency key gets the first response."""
+        return await self._store.once(idempotency_of(incoming), operation, *args, **kwargs)
 
 
 class StateApi:

@@ -32,7 +32,7 @@ from kb_contracts.semantics.ranking import (
     pool_size,
     ranking_plan,
 )
-from kb_engine.api.engine import Api, Engine, idempotency_of
+from kb_engine.api.engine import Api, Engine
 from kb_engine.api.reranking import Reranker, RerankFailed
 from kb_engine.index.port import Selection
 from kb_engine.questions import MOST_PENDING, Questions
@@ -208,9 +208,7 @@ class RaglerApi(Api):
         return await self._store.read(collections.detail, incoming.path["collection_id"])
 
     async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        return await self._store.once(
-            idempotency_of(incoming), collections.put, incoming.path["collection_id"], incoming.body
-        )
+        return await self._once(incoming, collections.put, incoming.path["collection_id"], incoming.body)
 
     async def _chosen(self, request: r.VectorSearchRequest) -> dict[str, str]:
         """Return the requested collection as {name: id}; empty for all collections."""

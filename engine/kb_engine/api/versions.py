@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.documents import document_key
 from kb_engine.api.documents import caller_of
-from kb_engine.api.engine import Api, idempotency_of
+from kb_engine.api.engine import Api
 from kb_engine.store.repository import arrivals, versions
 from kb_http.requests import Incoming
 
@@ -14,14 +13,14 @@ class VersionsApi(Api):
     """Handlers of `listVersions`, `getVersion`, `restoreVersion`, `purgeVersions` and `listTrash`."""
 
     async def list_versions(self, incoming: Incoming) -> m.PastVersionList:
-        key, query = document_key(incoming.path["document_id"]), incoming.query
-        return await self._store.read(versions.page, key, query.limit, query.offset)
+        query = incoming.query
+        return await self._store.read(versions.page, incoming.document_key, query.limit, query.offset)
 
     async def get_version(self, incoming: Incoming) -> m.PastVersionDetail:
         query = incoming.query
         return await self._store.read(
             versions.detail,
-            document_key(incoming.path["document_id"]),
+            incoming.document_key,
             incoming.path["version"],
             query.text_offset,
             query.text_limit,
@@ -29,19 +28,18 @@ class VersionsApi(Api):
 
     async def restore_version(self, incoming: Incoming) -> m.Document:
         """Restore with the stored vectors; after a change of the embedder, with new ones."""
-        key, version = document_key(incoming.path["document_id"]), incoming.path["version"]
-        retry, if_match = idempotency_of(incoming), incoming.if_match
+        key, version = incoming.document_key, incoming.path["version"]
+        if_match = incoming.if_match
         try:
-            return await self._store.once(retry, arrivals.restore, key, version, if_match)
+            return await self._once(incoming, arrivals.restore, key, version, if_match)
         except arrivals.VectorsMissing as missing:
             past = missing.past
         title = past.members.title
         vectors = await self._engine.pipeline.embed(title, past.chunks, caller=caller_of(incoming))
-        return await self._store.once(retry, arrivals.restore, key, version, if_match, vectors)
+        return await self._once(incoming, arrivals.restore, key, version, if_match, vectors)
 
     async def purge_versions(self, incoming: Incoming) -> m.Purged:
-        key = document_key(incoming.path["document_id"])
-        return await self._store.once(idempotency_of(incoming), versions.purge, key)
+        return await self._once(incoming, versions.purge, incoming.document_key)
 
     async def list_trash(self, incoming: Incoming) -> m.PastVersionList:
         return await self._store.read(versions.trash, incoming.query.limit, incoming.query.offset)

@@ -11,19 +11,17 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
 from kb_engine.spool import Spool
 from kb_engine.store.clock import parse
 from kb_engine.store.port import FailedJob, Idempotency
 from kb_engine.store.repository import jobs, versions
 from kb_engine.store.store import Store
-from kb_engine.tasks import end
+from kb_engine.tasks import end, repeat
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +68,8 @@ class FailedJobs:
         self.bounds = bounds
 
     def start(self) -> None:
-        self._sweeping = asyncio.create_task(self._sweep_often(), name="kept-jobs")
+        sweeping = repeat(self.sweep, _SWEEP_SECONDS, "the sweep of failed jobs failed", at_once=True)
+        self._sweeping = asyncio.create_task(sweeping, name="kept-jobs")
 
     async def stop(self) -> None:
         await end(self._sweeping)
@@ -118,10 +117,3 @@ class FailedJobs:
             "removed the input of failed jobs",
             extra={"jobs": len(failed), "bytes": sum(one.size_bytes for one in failed)},
         )
-
-    async def _sweep_often(self) -> None:
-        while True:
-            # After a failure, for instance an unreachable database, the next sweep tries again.
-            with suppress(EngineError, OSError):
-                await self.sweep()
-            await asyncio.sleep(_SWEEP_SECONDS)

@@ -177,6 +177,8 @@ class Workers:
                     )
                 except EngineError as error:
                     logger.error("cannot lease a job", extra={"code": error.code, "detail": error.detail})
+                except Exception:  # boundary: the worker must not end
+                    logger.exception("cannot lease a job")
                 callers = [each.job.caller for each in taken]
                 lane_workers.in_hand += callers
                 lane_workers.taken += taken

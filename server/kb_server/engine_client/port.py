@@ -13,7 +13,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.content import FileContent
-from kb_contracts.api.operations import Operation
+from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS, DocumentQuery, Operation
 from kb_server.engine_client.errors import EngineFault, EngineTooOld
 
 B = TypeVar("B")
@@ -80,6 +80,13 @@ class Engine(Protocol):
 
     async def unready(self) -> EngineFault | None:
         """Return the reason why the engine cannot serve this server, or None; asked once."""
+
+
+async def read_document(
+    engine: Engine, key: object, query: DocumentQuery = WITHOUT_CHUNKS
+) -> m.DocumentDetail:
+    """Return the document of this number or uid, by default without its text. Raises EngineFault."""
+    return await engine.call(GET_DOCUMENT, path={"document_id": key}, query=query)
 
 
 MIN_ENGINE_VERSION = "v3.0.0"

@@ -47,7 +47,7 @@ _BYTES = CAPACITY * 8
 class Metrics:
     """The counts of one server. Not thread-safe: used only from the event loop."""
 
-    def __init__(self, counters: Counters | None = None) -> None:
+    def __init__(self, counters: Counters | MmapCounters | None = None) -> None:
         """`counters` stores the numbers; by default they are kept in this process."""
         self._counters = counters if counters is not None else Counters()
 
@@ -133,7 +133,7 @@ class Counters:
         return self._values
 
 
-class MmapCounters(Counters):
+class MmapCounters:
     """The numbers of all workers in `folder`; this worker writes only the files of `slot`."""
 
     def __init__(self, folder: Path, slot: int) -> None:
@@ -149,6 +149,7 @@ class MmapCounters(Counters):
         self._index = {name: index for index, name in enumerate(_names(names))}
 
     def add(self, name: Name, amount: float) -> None:
+        """Add to one number of this worker."""
         index = self._index.get(name)
         if index is None:
             index = len(self._index)

@@ -21,6 +21,7 @@ from kb_http.downloads import SAFE_HEADERS, file_response
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, tag_of, tags_for_search
 from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.port import read_document
 from kb_server.pages.start import start
 from kb_server.pages.visit import (
     HEADERS,
@@ -137,7 +138,7 @@ async def document(visit: Visit) -> web.Response:
 async def original(visit: Visit) -> web.Response:
     """Return a document's original file as a download, streamed from the engine."""
     engine = visit.engine
-    document = await engine.call(ops.GET_DOCUMENT, path=visit.request.match_info, query=ops.WITHOUT_CHUNKS)
+    document = await read_document(engine, visit.request.match_info["document_id"])
     async with engine.original(document) as content:
         response = await file_response(content)
         response.headers.update({**HEADERS, **SAFE_HEADERS, hdrs.CACHE_CONTROL: "no-store"})
@@ -246,9 +247,8 @@ async def save_note(visit: Visit) -> web.Response:
 
 
 async def read_note(visit: Visit, document_id: str) -> tuple[m.DocumentDetail, str]:
-    document = await visit.engine.call(
-        ops.GET_DOCUMENT, path={"document_id": document_id}, query=ops.DocumentQuery(chunks=False, text=True)
-    )
+    query = ops.DocumentQuery(chunks=False, text=True)
+    document = await read_document(visit.engine, document_id, query)
     if document.text is msgspec.UNSET:
         raise ToolError("not_a_note", "Only notes can be edited. Add the changed file again instead.")
     return document, document.text
@@ -258,8 +258,7 @@ async def save_tags(visit: Visit) -> web.Response:
     """Apply the differences between the form and its page to the tags: concurrent changes are kept."""
     engine, form = visit.engine, visit.form
     path = {"document_id": visit.request.match_info["document_id"]}
-    found = await engine.call(ops.GET_DOCUMENT, path=path, query=ops.WITHOUT_CHUNKS)
-    document: m.Document = found
+    document: m.Document = await read_document(engine, path["document_id"])
     wanted, before = tags_for_search(None, listed_in(form["tags"])), listed_in(form["tags_before"])
     collection = form["collection"] if form["collection"] != form["collection_before"] else ""
     if collection and collection != collection_of(document.tags):
@@ -278,9 +277,7 @@ async def save_tags(visit: Visit) -> web.Response:
 
 
 async def removal(visit: Visit) -> web.Response:
-    document = await visit.engine.call(
-        ops.GET_DOCUMENT, path=visit.request.match_info, query=ops.WITHOUT_CHUNKS
-    )
+    document = await read_document(visit.engine, visit.request.match_info["document_id"])
     return visit.show("remove", document=document)
 
 

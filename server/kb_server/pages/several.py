@@ -20,6 +20,7 @@ from kb_contracts.api import operations as ops
 from kb_server import collection_moves
 from kb_server.collection_tags import collections_in, tag_of, validate_tags
 from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.port import read_document
 from kb_server.engine_faults import tool_error
 from kb_server.pages.forms import FormError
 from kb_server.pages.sessions import PAGES
@@ -82,9 +83,7 @@ async def change(visit: Visit) -> web.Response:
     undos: list[Undo] = []
 
     async def apply(key: str) -> Outcome:
-        document = await visit.engine.call(
-            ops.GET_DOCUMENT, path={"document_id": key}, query=ops.WITHOUT_CHUNKS
-        )
+        document = await read_document(visit.engine, key)
         titles[key] = document.title
         undo = await _apply(visit, selection, document)
         if undo is not None:
@@ -185,7 +184,7 @@ async def _undone(visit: Visit, undo: Undo) -> m.Document:
 async def _read(visit: Visit, key: str) -> m.Document | str:
     """Return the document, or its key if it is gone."""
     try:
-        return await visit.engine.call(ops.GET_DOCUMENT, path={"document_id": key}, query=ops.WITHOUT_CHUNKS)
+        return await read_document(visit.engine, key)
     except Refused:
         return key
 

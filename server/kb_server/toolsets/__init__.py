@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kb_config.settings import SettingsError
-from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS, DocumentQuery
 from kb_server.engine_faults import tool_error
 from kb_server.tool import A, Call, R, Tool, ToolError, Toolset
 
@@ -112,10 +110,6 @@ class ServiceTool(Tool[A, R]):
     @cached_property
     def engine(self) -> Engine:
         return self.services.engine
-
-    async def document(self, key: object, query: DocumentQuery = WITHOUT_CHUNKS) -> m.DocumentDetail:
-        """Return a document, by default without its chunks."""
-        return await self.engine.call(GET_DOCUMENT, path={"document_id": key}, query=query)
 
     def can_ask(self, call: Call) -> bool:
         """True if the person at the client is asked before a removal."""

@@ -14,6 +14,7 @@ from msgspec import Meta
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
 from kb_server.collection_tags import split_tags
+from kb_server.engine_client.port import read_document
 from kb_server.services import SERVER_VERSION, Services, http_base
 from kb_server.tool import WORDS, A, Annotations, Call, EngineWords, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_of
@@ -114,7 +115,7 @@ Read the whole text of a document by an id from search. Use it before relying on
     max_result_chars = 400_000
 
     async def run(self, arguments: FetchArguments, _call: Call) -> FetchResult:
-        document = await self.document(arguments.id)
+        document = await read_document(self.engine, arguments.id)
         resources = DocumentResources(self.services, BaseCompleter(self.services))
         read = await resources.read(uri_of(document.id))
         about = {

@@ -15,6 +15,7 @@ from kb_contracts.api import operations as ops
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, split_tags, tag_of
 from kb_server.engine_client.errors import Refused
+from kb_server.engine_client.port import read_document
 from kb_server.note_edits import difference, edited
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import EMPTY_COUNTS, EXACT, INVALID, A, Annotations, Call, R, ToolError, Toolset
@@ -70,7 +71,7 @@ Example: {"document_id": 42, "collection": "memory"}"""
 
     async def run(self, arguments: KbMoveArguments, _call: Call) -> DocumentView:
         tag_of(arguments.collection)
-        document = await self.document(arguments.document_id)
+        document = await read_document(self.engine, arguments.document_id)
         moved = await collection_moves.move(
             self.engine, document, arguments.collection, clock=self.services.clock
         )
@@ -131,7 +132,7 @@ Example: {"document_id": 42, "append": "- prefers tables for comparisons"}"""
                 await clock.sleep(pause)
 
     async def _once(self, arguments: KbEditNoteArguments, call: Call) -> KbUpdateNoteResult:
-        note = await self.document(arguments.document_id, _TEXT)
+        note = await read_document(self.engine, arguments.document_id, _TEXT)
         if note.text is UNSET:
             raise ToolError("not_a_note", f"Document {note.id} is a file: only notes can be edited.")
         if arguments.expected_version not in (None, note.version):
@@ -239,7 +240,7 @@ Example: {"document_id": 42, "version": 3}"""
         if past.doc_type != "note" or len(past.text) < past.text_length:
             return UNSET
         try:
-            note = await self.document(past.document_id, _TEXT)
+            note = await read_document(self.engine, past.document_id, _TEXT)
         except Refused as refused:
             if refused.reason != "document_not_found":
                 raise
@@ -326,7 +327,7 @@ Example: {"document_id": 42}"""
 
     async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
         if self.can_ask(call):
-            document = await self.document(arguments.document_id)
+            document = await read_document(self.engine, arguments.document_id)
             after = "It cannot be restored." if arguments.purge else "It can be restored for some days."
             await self.confirmed(f"Remove {quoted(document.title)} (document {document.id})? {after}", call)
         removed = await self.engine.call(

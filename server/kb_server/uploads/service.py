@@ -383,7 +383,7 @@ class Uploads:
             await self._clock.sleep(min(_SWEEP_SECONDS, self._limits.seconds / 4))
             try:
                 await self.sweep()
-            except UploadError:
+            except Exception:  # boundary: the next sweep tries again
                 logger.exception("removing expired uploads from the staging folder failed")
 
     def _admit_bytes(self, ledger: Ledger, more: int, caller: str) -> None:

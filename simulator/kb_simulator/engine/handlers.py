@@ -261,14 +261,14 @@ async def list_documents(incoming: Incoming) -> m.DocumentList:
 
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
     documents, query = _seen(incoming), incoming.query
-    document = documents.detail(rules.document_key(incoming.path["document_id"]), query)
+    document = documents.detail(incoming.document_key, query)
     if query.similar and document.doc_type == "note":
         document.similar = similar_to(documents, document, query.similar, CURRENT.get().reads.now())
     return document
 
 
 async def get_original(incoming: Incoming) -> FileContent:
-    stored = _seen(incoming).find(rules.document_key(incoming.path["document_id"]))
+    stored = _seen(incoming).find(incoming.document_key)
     document, data = stored.document, stored.original
     rules.check_original_kept(document)
     assert data is not None, "its document says that it is kept"
@@ -283,7 +283,7 @@ async def get_original(incoming: Incoming) -> FileContent:
 
 async def get_picture(incoming: Incoming) -> m.Picture:
     documents, query = _seen(incoming), incoming.query
-    key = rules.document_key(incoming.path["document_id"])
+    key = incoming.document_key
     chunks = DocumentQuery(chunk_offset=query.chunk or 0, chunk_limit=0 if query.chunk is None else 1)
     document, original = documents.detail(key, chunks), documents.find(key).original
     page, text = rules.picture_of(document, query.page)
@@ -316,7 +316,7 @@ async def get_version(incoming: Incoming) -> m.PastVersionDetail:
 
 
 async def restore_version(incoming: Incoming) -> m.Document:
-    key, version = rules.document_key(incoming.path["document_id"]), incoming.path["version"]
+    key, version = incoming.document_key, incoming.path["version"]
     reach = incoming.access.reach
 
     def restore(state: State, now: int) -> m.Document:
@@ -329,7 +329,7 @@ async def restore_version(incoming: Incoming) -> m.Document:
 
 
 async def purge_versions(incoming: Incoming) -> m.Purged:
-    key = rules.document_key(incoming.path["document_id"])
+    key = incoming.document_key
 
     def purge(state: State, now: int) -> m.Purged:
         seen = state.seen(incoming.access.reach)
@@ -349,7 +349,7 @@ async def list_trash(incoming: Incoming) -> m.PastVersionList:
 def _looked_at(incoming: Incoming) -> tuple[Documents, int, int]:
     """Return the documents, the time, and the number of the document in the path."""
     seen, now = _seen(incoming), CURRENT.get().reads.now()
-    return seen, now, seen.number(rules.document_key(incoming.path["document_id"]), now)
+    return seen, now, seen.number(incoming.document_key, now)
 
 
 def _seen(incoming: Incoming) -> Documents:
@@ -359,7 +359,7 @@ def _seen(incoming: Incoming) -> Documents:
 
 def _change_found(incoming: Incoming, effect: Callable[[Documents, int | str, int], A]) -> A:
     """Like `_change`, for the document in the path."""
-    key = rules.document_key(incoming.path["document_id"])
+    key = incoming.document_key
 
     def change(state: State, now: int) -> A:
         state.seen(incoming.access.reach).find(key)

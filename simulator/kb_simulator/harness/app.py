@@ -14,23 +14,23 @@ import math
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kb_contracts.access.reach import ACCESS, Reach
+from kb_contracts.access.reach import ACCESS
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
 from kb_http import mount
 from kb_http.connections import ConnectionTable, connection_log
 from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
-from kb_http.listening import Listener, listen
+from kb_http.listening import listen
 from kb_http.requests import check_framing, check_origin, check_unrepeated, token_of, unauthorized
-from kb_simulator.determinism import Clock, ClockMode
+from kb_simulator.determinism import Clock
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
 from kb_simulator.harness import faults as f
 from kb_simulator.harness.journal import record_request
@@ -47,16 +47,12 @@ _CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, with a time-out of 
 _SHUTDOWN_SECONDS = 2.0
 
 
-def build_app(
-    namespaces: Namespaces, *, max_upload_bytes: int, host: str = LOOPBACK, published: Reach | None = None
-) -> web.Application:
+def build_app(namespaces: Namespaces) -> web.Application:
     """Return the fake engine over `namespaces`.
-
-    `max_upload_bytes` is the largest file accepted, `host` the address that the application listens on, and
-    `published` the access scope of the role `service`.
 
     Run it with `handler_cancellation`, so that a handler ends when its client disconnects.
     """
+    settings = namespaces.settings
 
     @web.middleware
     async def outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -65,7 +61,7 @@ def build_app(
             if not mount.is_probe(request):
                 check_unrepeated(request.headers)
             if not namespaces.key_for(request.headers):
-                check_origin(request.headers, host)
+                check_origin(request.headers, settings.host)
             namespace = namespaces.chosen_by(request.headers)
         except EngineError as error:
             return mount.problem_response(error)
@@ -79,12 +75,13 @@ def build_app(
                     held.enter_context(namespace.keys.hold(_caller(request), operation.id, key))
                 except EngineError as error:
                     refused = refused or error
-            return await _answer(namespace, operation, refused, max_upload_bytes, request, handler)
+            most = settings.max_upload_bytes
+            return await _answer(namespace, operation, refused, most, request, handler)
 
     async def let_go(_app: web.Application) -> None:
         namespaces.release()
 
-    app = mount.build_application(handlers(), published=published)
+    app = mount.build_application(handlers(), published=settings.published)
     app.middlewares.insert(0, outermost)
     app.on_shutdown.append(let_go)
     return app
@@ -301,73 +298,53 @@ class Simulator:
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
-        self.namespaces = Namespaces(
-            settings.seed,
-            ClockMode(settings.clock),
-            settings.api_key,
-            settings.policy,
-            settings.namespaces,
-            settings.keep_originals,
-        )
+        self.namespaces = Namespaces(settings)
         self.url = ""
         """URL of the fake engine."""
         self.control_url: str | None = None
         """URL of the control plane, or None if it is off."""
-        self._runners: list[web.AppRunner] = []
-        self._listeners: list[Listener] = []
+        self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Simulator:
         settings = self.settings
-        try:
-            app = build_app(
-                self.namespaces,
-                max_upload_bytes=settings.max_upload_bytes,
-                host=settings.host,
-                published=settings.published,
-            )
-            self.url = await self._listen(app, settings.host, settings.port)
+        async with AsyncExitStack() as stack:
+            self.url = await _listen(build_app(self.namespaces), settings.host, settings.port, stack)
             if settings.control is not None:
                 # Imported here because most runs in CI do not need the control plane.
                 from kb_simulator.harness.control import build_control
 
                 control = build_control(self.namespaces, engine_url=self.url)
-                self.control_url = await self._listen(control, LOOPBACK, settings.control)
-        except BaseException:
-            await self._stop()
-            raise
+                self.control_url = await _listen(control, LOOPBACK, settings.control, stack)
+            stack.callback(self.namespaces.release)  # first, as it ends the requests that hang
+            self._running = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stop()
+        await self._running.aclose()
 
-    async def _listen(self, app: web.Application, host: str, port: int) -> str:
-        mount.engine_admission().install(app)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=connection_log(),
-            handler_cancellation=True,
-            shutdown_timeout=_SHUTDOWN_SECONDS,
-            max_line_size=mount.REQUEST_LINE_BYTES,
-            max_field_size=mount.HEADER_BYTES,
-        )
-        self._runners.append(runner)
-        await runner.setup()
-        make = runner.server
-        assert make is not None, "a runner that was set up has a server"
-        most = connections_within_descriptors(CONNECTIONS)
-        listener = await listen(ConnectionTable(make, ConnectionLimits(most, most)), host, port)
-        self._listeners.append(listener)
-        address = listener.address
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return f"http://{host}:{address[1]}"
 
-    async def _stop(self) -> None:
-        self.namespaces.release()
-        while self._listeners:
-            self._listeners.pop().close()
-        while self._runners:
-            await self._runners.pop().cleanup()
+async def _listen(app: web.Application, host: str, port: int, stack: AsyncExitStack) -> str:
+    """Serve until `stack` is closed; return the URL."""
+    mount.engine_admission().install(app)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=connection_log(),
+        handler_cancellation=True,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        max_line_size=mount.REQUEST_LINE_BYTES,
+        max_field_size=mount.HEADER_BYTES,
+    )
+    stack.push_async_callback(runner.cleanup)
+    await runner.setup()
+    make = runner.server
+    assert make is not None, "a runner that was set up has a server"
+    most = connections_within_descriptors(CONNECTIONS)
+    listener = await listen(ConnectionTable(make, ConnectionLimits(most, most)), host, port)
+    stack.callback(listener.close)
+    address = listener.address
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"http://{host}:{address[1]}"
 
 
 @contextmanager

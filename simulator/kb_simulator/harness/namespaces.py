@@ -21,7 +21,7 @@ from kb_simulator.engine.jobs import AtOnce, Policy
 from kb_simulator.engine.state import State
 from kb_simulator.harness.faults import FaultRegistry
 from kb_simulator.harness.journal import Journal
-from kb_simulator.settings import MOST_NAMESPACES
+from kb_simulator.settings import SimulatorSettings
 
 HEADER = "X-Sim-Namespace"
 DEFAULT = "default"
@@ -140,17 +140,9 @@ class Namespace:
 
 @dataclass(slots=True)
 class Namespaces:
-    """All namespaces, at most `most`.
+    """All namespaces, which begin as the settings say; only `default` gets their `api_key`."""
 
-    New ones get `seed`, `mode`, `policy` and `keeps_originals`; `default` also gets `api_key`.
-    """
-
-    seed: int
-    mode: ClockMode = ClockMode.AUTOJUMP
-    api_key: str = ""
-    policy: Policy = field(default_factory=AtOnce)
-    most: int = MOST_NAMESPACES
-    keeps_originals: bool = False
+    settings: SimulatorSettings
     _by_name: dict[str, Namespace] = field(default_factory=dict)
     _by_key: dict[str, Namespace] = field(default_factory=dict)
 
@@ -169,13 +161,19 @@ class Namespaces:
         if not (0 < len(name) <= _NAME_CHARS and name.isascii() and name.isprintable()):
             detail = f"{HEADER} takes 1 to {_NAME_CHARS} printable ASCII characters."
             raise EngineError("invalid_parameter", detail, parameter=HEADER)
-        if len(self._by_name) >= self.most:
-            detail = f"There are {self.most} namespaces, the limit. "
+        settings = self.settings
+        if len(self._by_name) >= settings.namespaces:
+            detail = f"There are {settings.namespaces} namespaces, the limit. "
             detail += "Delete some by the control plane, or raise KB_SIM_NAMESPACES."
             raise EngineError("invalid_parameter", detail, parameter=HEADER)
-        api_key = self.api_key if name == DEFAULT else ""
-        namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy, self.keeps_originals)
-        self._by_name[name] = namespace
+        self._by_name[name] = namespace = Namespace(
+            name,
+            settings.seed,
+            settings.api_key if name == DEFAULT else "",
+            Clock(ClockMode(settings.clock)),
+            settings.policy,
+            settings.keep_originals,
+        )
         return namespace
 
     def key_for(self, headers: MultiMapping[str]) -> str:

@@ -16,7 +16,7 @@ import pytest
 from kb_cli.add import Adding, Found, Outcome, Progress, Result, status_of, walk
 from kb_cli.client import EngineClient, QueueFull
 from kb_cli.exclusion import HOLDS_CREDENTIALS, LEADS_OUT
-from kb_cli.output import CliError, Exit, Output
+from kb_cli.output import CliError, Exit, Output, Unreachable
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_JOB
 from tests.unit.cli.test_client import JOB
@@ -108,7 +108,7 @@ def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> No
 
 
 def full() -> QueueFull:
-    return QueueFull(Exit.FAILED, "Too many jobs wait.")
+    return QueueFull("Too many jobs wait.")
 
 
 def test_results_appear_while_other_files_are_sent(files: list[Found]) -> None:
@@ -204,7 +204,7 @@ def test_a_queue_full_of_other_peoples_jobs_fails_the_file(files: list[Found]) -
 
 def test_an_engine_that_goes_away_ends_the_run(files: list[Found]) -> None:
     """The remaining files would fail in the same way, each after its own time-out."""
-    gone = CliError(Exit.UNREACHABLE, "gone")
+    gone = Unreachable("gone")
     client = Scripted(["1", gone])
     with pytest.raises(CliError, match="gone"):
         adding(client).run(files)

@@ -196,3 +196,11 @@ def test_the_file_of_keys_is_looked_at(kb: Kb, home: Path) -> None:
 @pytest.mark.parametrize("web_server", [HTTPStatus.UNAUTHORIZED], indirect=True)
 def test_a_server_that_requires_a_key_without_a_file_of_keys_is_named(kb: Kb, web_server: None) -> None:
     assert "the running server requires a key" in looked(kb)["keys"][1]
+
+
+def test_a_folder_of_data_whose_name_is_too_long_does_not_end_the_doctor(
+    kb: Kb, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KB_HOME", str(home / ("long" * 64)))
+    verdict, found = looked(kb)["files"]
+    assert (verdict, found.rpartition(": ")[2]) == ("error", "File name too long")

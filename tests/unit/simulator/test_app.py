@@ -20,6 +20,7 @@ from kb_simulator.harness.app import build_app
 from kb_simulator.harness.faults import Fault, Latency, LogNormal, When
 from kb_simulator.harness.journal import Match
 from kb_simulator.harness.namespaces import HEADER, Namespace, Namespaces
+from kb_simulator.settings import SimulatorSettings
 from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.support.patience import ANSWER_SECONDS
 from tests.unit.simulator.parts import API, Running, serving
@@ -232,7 +233,7 @@ async def test_whoever_hangs_up_has_no_answer_in_the_journal(running: Running) -
 
 def test_every_operation_is_told_from_its_route() -> None:
     """Each route of the application has one operation; `/health` is an alias of a probe."""
-    app = build_app(Namespaces(7), max_upload_bytes=1)
+    app = build_app(Namespaces(SimulatorSettings()))
     routes = {(each.method, each.resource.canonical) for each in app.router.routes() if each.resource}
     promised = {(operation.method.value, operation.path) for operation in OPERATIONS}
     assert routes == promised | {("GET", "/health")}

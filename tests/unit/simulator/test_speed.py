@@ -25,6 +25,7 @@ from kb_contracts.api import models as m
 from kb_simulator.engine import submissions
 from kb_simulator.harness.app import build_app
 from kb_simulator.harness.namespaces import DEFAULT, Namespaces
+from kb_simulator.settings import SimulatorSettings
 from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 
 pytestmark = pytest.mark.process
@@ -54,13 +55,13 @@ def queries() -> list[bytes]:
 
 
 def simulator() -> web.Application:
-    namespaces = Namespaces(7)
+    namespaces = Namespaces(SimulatorSettings(max_upload_bytes=1))
     state = namespaces.get(DEFAULT).state
     dice = random.Random(1)
     for number in range(DOCUMENTS):
         note = m.NoteRequest(text=_text(dice, WORDS_A_DOCUMENT), tags=["collection:documents"])
         state.accept(submissions.note(str(number), note))
-    return build_app(namespaces, max_upload_bytes=1)
+    return build_app(namespaces)
 
 
 def bare(body: bytes) -> web.Application:

@@ -300,7 +300,7 @@ def test_an_invalid_job_policy_is_refused_with_its_variable(text: str) -> None:
 
 
 def test_every_namespace_begins_with_the_policy_and_goes_back_to_it() -> None:
-    namespaces = Namespaces(seed=7, policy=Stuck())
+    namespaces = Namespaces(SimulatorSettings(jobs="stuck"))
     for name in ("default", "another"):
         namespace = namespaces.get(name)
         assert namespace.state.policy == Stuck()

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as q
 
 from kb_engine.index import port
@@ -33,8 +32,8 @@ class QdrantIndex:
     both; the store leaves out deleted chunks.
     """
 
-    def __init__(self, settings: QdrantSettings, client: AsyncQdrantClient | None = None) -> None:
-        self._collection = Collection(client or client_for(settings), settings)
+    def __init__(self, settings: QdrantSettings) -> None:
+        self._collection = Collection(client_for(settings), settings)
         self._marker = Marker(self._collection, settings.timeout)
         self._searcher = Searcher(self._collection, settings.exact_up_to)
         self._building: str | None = None

@@ -81,7 +81,7 @@ from kb_engine.store.repository import jobs, originals, search
 from kb_engine.store.repository.transaction import Read, Work, Write
 from kb_engine.store.store import Store, original_lost, utc_now
 from kb_engine.store.wording import find_passing
-from kb_engine.tasks import end
+from kb_engine.tasks import end, repeat
 
 T = TypeVar("T")
 Attempt = Callable[[], Awaitable[object]]
@@ -225,9 +225,10 @@ class PostgresStore(Store):
     def subscribe(self, callback: port.StoreEventCallback) -> None:
         """Start the listener for events of other engines, the heartbeat, and the upkeep of the index."""
         self._callback = callback
+        beating = repeat(self.beat, self._lease_seconds / BEATS, "the heartbeat of the store failed")
         self._background = [
             asyncio.create_task(self._listen(callback), name="kb-store-listener"),
-            asyncio.create_task(self._beat_often(), name="kb-store-heartbeat"),
+            asyncio.create_task(beating, name="kb-store-heartbeat"),
             asyncio.create_task(self._call_on(), name="kb-store-calls"),
         ]
         if self._follower is None:
@@ -237,18 +238,6 @@ class PostgresStore(Store):
             self._background.append(asyncio.create_task(keeping, name="kb-store-index"))
             renewing = keep_words(self._connections, self._layout)
             self._background.append(asyncio.create_task(renewing, name="kb-store-words"))
-
-    async def _beat_often(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease_seconds / BEATS)
-            try:
-                await self.beat()
-            except EngineError as error:
-                logger.warning(
-                    "the heartbeat of the store failed", extra={"code": error.code, "detail": error.detail}
-                )
-            except Exception:  # boundary: the next heartbeat tries again
-                logger.exception("the heartbeat of the store failed")
 
     async def _listen(self, callback: port.StoreEventCallback) -> None:
         """Listen on a separate connection and reconnect if it is lost; after each gap report `resumed`."""

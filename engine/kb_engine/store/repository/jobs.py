@@ -401,9 +401,9 @@ async def _end(write: Write, event: rules.Event, condition: str, values: Sequenc
         write.events.append(StoreEvent("queued"))
     if not failed:
         await _drop_bytes(write, [(job_id, spool) for job_id, spool, *_ in ended])
-        return len(ended)
-    for job_id, *_ in ended:
-        await settle(write, job_id, None)
+    else:
+        for job_id, *_ in ended:
+            await settle(write, job_id, None)
     return len(ended)
 
 

@@ -12,6 +12,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.semantics.search import as_line, from_line, longest_prefix, with_header
 from kb_server import collection_moves, collection_tags
+from kb_server.engine_client.port import read_document
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets import view
 from kb_server.toolsets.kb.collections import unknown_collection
@@ -169,7 +170,7 @@ Examples: {"document_id": 42}; {"collection": "memory"}"""
 
     async def _by_id(self, document_id: int, arguments: KbGetArguments) -> KbGetResult:
         query = ops.DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
-        document = await self.document(document_id, query)
+        document = await read_document(self.engine, document_id, query)
         repaired = await collection_moves.repair(self.engine, document.id, document.tags, document.version)
         if repaired is not None:
             document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)

@@ -15,6 +15,7 @@ from kb_contracts.api import operations as ops
 from kb_server.collection_tags import tag_of
 from kb_server.cursors import next_cursor, offset_of
 from kb_server.engine_client.errors import Refused
+from kb_server.engine_client.port import read_document
 from kb_server.offers import Completer, Completion, Resource, ResourceTemplate, ResourceText
 from kb_server.services import Services
 from kb_server.tool import ToolError
@@ -74,9 +75,7 @@ class DocumentResources:
         try:
             while True:
                 query = ops.DocumentQuery(chunk_offset=offset, chunk_limit=_CHUNKS)
-                document = await self._services.engine.call(
-                    ops.GET_DOCUMENT, path={"document_id": key}, query=query
-                )
+                document = await read_document(self._services.engine, key, query)
                 for chunk in document.chunks:
                     if chunk.start >= last:
                         break
@@ -102,9 +101,7 @@ class DocumentResources:
         """Return the document's identity and its version, or None if it does not exist."""
         try:
             key, _, _ = await self._place(uri)
-            document = await self._services.engine.call(
-                ops.GET_DOCUMENT, path={"document_id": key}, query=ops.WITHOUT_CHUNKS
-            )
+            document = await read_document(self._services.engine, key)
         except ToolError:
             return None
         except Refused as refused:

@@ -14,7 +14,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_server.collection_tags import split_tags
 from kb_server.engine_client.errors import EngineFault, EngineTooOld, Refused
-from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
+from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version, read_document
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets import EXTRA, view
@@ -168,7 +168,7 @@ async def document_of(
     if job.document_id is None:
         return None
     try:
-        return await engine.call(ops.GET_DOCUMENT, path={"document_id": job.document_id}, query=query)
+        return await read_document(engine, job.document_id, query)
     except EngineFault as fault:
         if (
             isinstance(fault, Refused)

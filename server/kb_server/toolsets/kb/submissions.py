@@ -20,6 +20,7 @@ from kb_server import collection_moves
 from kb_server.access.grants import Grant
 from kb_server.collection_tags import DEFAULT, PREFIX, split_tags, tag_of, tags_for_submission
 from kb_server.engine_client.errors import EngineFault
+from kb_server.engine_client.port import read_document
 from kb_server.following import followed
 from kb_server.job_tasks import JobTasks, task_of
 from kb_server.services import Services
@@ -467,7 +468,7 @@ has changed meanwhile. Notes only."""
             "wait_seconds until it has completed; until then the note has its old text. Do not send it again."
         )
         try:
-            document = await self.document(arguments.document_id)
+            document = await read_document(self.engine, arguments.document_id)
         except EngineFault as fault:
             error = self.error_of(fault, document_id=arguments.document_id)
             raise ToolError(error.code, f"{hint} {error.message}", **error.details, job_id=job.id) from fault

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.semantics.search import with_header
+from kb_server.engine_client.port import read_document
 from kb_server.tool import EXACT, INVALID, MISSING, WORDS, Annotations, Call, ToolError
 from kb_server.toolsets import quoted
 from kb_server.toolsets.knowledge.files import known
@@ -226,7 +227,7 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
         if not is_uuid(document_id):  # the engine also accepts its own number, which is not an id here
             message = DOCUMENT_NOT_FOUND.format(id=document_id)
             raise ToolError("document_not_found", message, document_id=document_id)
-        document = await self.document(document_id.lower())
+        document = await read_document(self.engine, document_id.lower())
         if not arguments.confirm:
             preview = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
             raise ToolError(

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import CANCEL_JOB, GET_DOCUMENT, GET_JOB, GET_STATUS, WITHOUT_CHUNKS
+from kb_contracts.api.operations import CANCEL_JOB, GET_JOB, GET_STATUS
 from kb_server.engine_client.errors import EngineFault
-from kb_server.engine_client.port import Engine
+from kb_server.engine_client.port import Engine, read_document
 from kb_server.engine_faults import tool_error
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, CancelTask, NoArguments, ToolError
@@ -247,7 +247,7 @@ async def document_of(engine: Engine, job: m.Job) -> m.Document:
     """Return the document of a completed job, without its chunks; raises `document_not_found`."""
     document_id = job.document_uid or ""
     try:
-        return await engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=WITHOUT_CHUNKS)
+        return await read_document(engine, document_id)
     except EngineFault as fault:
         raise tool_error(fault, ENGINE_WORDS, document_id=document_id) from fault
 

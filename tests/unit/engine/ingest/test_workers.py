@@ -39,6 +39,28 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
         assert (await parts.job(held)).status == "running"
 
 
+async def test_an_unexpected_failure_to_lease_ends_no_worker(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serving() -> set[str]:
+        return {each.get_name() for each in asyncio.all_tasks() if each.get_name().startswith("worker-")}
+
+    async def failing(operation: Any, *args: Any, **others: Any) -> Any:
+        if operation is jobs.take_several:
+            failed.set()
+            raise RuntimeError("unexpected")
+        return await write(operation, *args, **others)
+
+    before, failed, write = serving(), asyncio.Event(), parts.store.write
+    with monkeypatch.context() as broken:
+        broken.setattr(parts.store, "write", failing)
+        await parts.accept("granite")
+        await failed.wait()
+        await asyncio.sleep(0)
+        assert serving() == before
+    assert (await parts.done("quarry")).status == "completed"
+
+
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
     job_id = await parts.hold()
     await parts.cancel(job_id)

@@ -85,6 +85,18 @@ class TestTime:
         with pytest.raises(UploadError, match="was not found"):
             await desk.uploads.finish(upload_id)
 
+    async def test_a_sweep_that_fails_does_not_end_the_sweeping(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await desk.start(3)
+        await asyncio.wait_for(desk.clock.slept.wait(), ANSWER_SECONDS)
+        for read in (None, Entry.read):  # the first sweep fails: no record can be read
+            desk.clock.slept.clear()
+            monkeypatch.setattr(Entry, "read", read)
+            desk.clock.advance(600)
+            await asyncio.wait_for(desk.clock.slept.wait(), ANSWER_SECONDS)
+        assert desk.files() == []
+
     @pytest.mark.requirement("K41")
     async def test_one_second_before_it_is_there(self, desk: Desk) -> None:
         await desk.start(3)

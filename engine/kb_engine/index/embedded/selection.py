@@ -20,11 +20,12 @@ Otherwise the count includes certain matches only, and is marked as inexact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -59,6 +60,8 @@ RECOUNT_ROWS = 1_000
 """Maximum number of cosines computed exactly for the total."""
 LOOK_AGAIN = 4
 """At most `LOOK_AGAIN * RECOUNT_ROWS` rows get the tighter bound, which decides about half of them."""
+NEAR_ROWS, NEAR_SHARE = 4_096, 16
+"""If at most so many rows, and one in so many, reach the floor of the cosines, they are considered first."""
 FEW = 8
 """If at most one row in `FEW` passes the filters, only these rows get a BM25 score."""
 _FIRST_BATCH = 24
@@ -291,8 +294,7 @@ def select(
         search = _Search(
             segments, vector, None if query.mode == "vector" else words(), query, originals, recount
         )
-        for found in scan:
-            search.look_at(found)
+        search.look_at_all(scan)
     return search.result()
 
 
@@ -396,15 +398,67 @@ class _Search:
         self._undecided_rows = 0
         self._recount = recount
 
-    def look_at(self, scanned: Scanned) -> None:
+    def look_at_all(self, scans: Iterable[Scanned]) -> None:
+        """Process all blocks: if some rows reach the floor of the cosines, these first. Then few of the
+        remaining rows have enough words for the scores of these.
+        """
+        query, formula = self._query, self._formula
+        if self._vector is None or query.min_score > 0:
+            for scanned in scans:
+                self._look_at(scanned)
+            return
+        blocks, size, found = [], 0, 0
+        for scanned in scans:
+            cosine = query.scoring.cosine_floor - scanned.error - 2 * SLACK
+            near = scanned.cosines >= cosine
+            if scanned.allowed is not None:
+                near &= scanned.allowed
+            blocks.append((scanned, cosine, near.nonzero()[0]))
+            size, found = size + len(near), found + len(blocks[-1][-1])
+        if not query.top <= found <= size // NEAR_SHARE + NEAR_ROWS or min(each[1] for each in blocks) <= 0:
+            for scanned, _, _ in blocks:
+                self._look_at(scanned)
+            return
+        self._consider_some([(scanned, places) for scanned, _, places in blocks])
+        others = []
+        for scanned, cosine, places in blocks:
+            needed = formula.bm25_needed(cosine + scanned.error, self._threshold - 2 * SLACK)
+            if self._bm25 is None and needed > 0:
+                continue
+            bm25 = self._with_words(scanned)
+            more = np.ones(len(scanned.cosines), np.bool_) if bm25 is None else bm25 >= needed
+            if scanned.allowed is not None:
+                more &= scanned.allowed
+            more[places] = False
+            others.append((scanned, more.nonzero()[0]))
+        self._consider_some(others)
+
+    def _consider_some(self, blocks: Sequence[tuple[Scanned, Rows]]) -> None:
+        """Consider these rows of blocks, those of a segment together."""
+        for number, group in groupby(sorted(blocks, key=_segment_of), _segment_of):
+            of_segment = list(group)
+            rows = np.concatenate([_at(scanned.rows, places) for scanned, places in of_segment])
+            cosines = np.concatenate([scanned.cosines[places] for scanned, places in of_segment])
+            bm25 = None if self._bm25 is None else self._bm25[number][rows]
+            if len(rows):
+                self._consider(Scanned(number, rows, cosines, of_segment[0][0].error), bm25)
+
+    def _with_words(self, scanned: Scanned) -> Floats32 | None:
+        """Return the BM25 of all rows of a block, and count those with a word, which are matches."""
+        if self._bm25 is None:
+            return None
+        bm25 = self._bm25[scanned.segment][scanned.rows]
+        if scanned.allowed is not None:
+            bm25 = bm25 * scanned.allowed  # like rows without a word, which are no results without vectors
+        if self._query.min_score == 0:  # otherwise words alone do not make a match
+            # A BM25 is not negative, and bits are counted faster than numbers are compared.
+            self._total += int(np.count_nonzero(bm25.view(np.int32)))
+        return bm25
+
+    def _look_at(self, scanned: Scanned) -> None:
         """Process a block of a segment."""
-        number, rows, cosines, error, allowed = scanned
-        segment, formula = self._segments[number], self._formula
-        bm25 = None if self._bm25 is None else self._bm25[number][rows]
-        if bm25 is not None and allowed is not None:
-            bm25 = bm25 * allowed  # like rows without a word, which are no results without vectors
-        if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
-            self._total += int(np.count_nonzero(bm25 > 0))
+        number, rows, cosines, error, _ = scanned
+        formula, bm25 = self._formula, self._with_words(scanned)
         # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
         cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
         needed = formula.bm25_needed(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
@@ -412,9 +466,15 @@ class _Search:
             places = near.nonzero()[0]
             rows, cosines = _at(rows, places), cosines[places]
             bm25 = None if bm25 is None else bm25[places]
+        self._consider(Scanned(number, rows, cosines, error), bm25)
+
+    def _consider(self, scanned: Scanned, bm25: Floats32 | None) -> None:
+        """Count the matches among these rows, and keep those that may be among the best."""
+        number, rows, cosines, error, _ = scanned
+        segment, formula = self._segments[number], self._formula
         words = None if bm25 is None else formula.words(bm25)
         scores = formula.scores(None if self._vector is None else cosines, words)
-        self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
+        self._count(scanned, scores, bm25, words)
         least = self._threshold - fused(formula.weight, error, 0.0) - 2 * SLACK
         places = (scores >= least).nonzero()[0]
         if self._vector is None and bm25 is not None:
@@ -576,6 +636,10 @@ def _near(scanned: Scanned, bm25: Floats32 | None, cosine: float, needed: float)
     if scanned.allowed is not None:
         return scanned.allowed & near
     return near if np.count_nonzero(near) * 2 < len(near) else None
+
+
+def _segment_of(block: tuple[Scanned, Rows]) -> int:
+    return block[0].segment
 
 
 def _at(rows: slice | Rows, places: Rows) -> Rows:

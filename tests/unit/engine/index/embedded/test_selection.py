@@ -126,6 +126,7 @@ def exactly(
     worded=st.sampled_from([0.0, 0.1, 1.0]),
     few_values=st.booleans(),
     share=st.sampled_from([None, 0.0, 0.1, 0.9]),
+    near_rows=st.sampled_from([0, selection.NEAR_ROWS]),
     seed=st.integers(0, 2**32),
 )
 def test_the_selection_is_that_of_the_exact_scorer(
@@ -140,6 +141,7 @@ def test_the_selection_is_that_of_the_exact_scorer(
     worded: float,
     few_values: bool,
     share: float | None,
+    near_rows: int,
     seed: int,
 ) -> None:
     """None: a row lies exactly at the least score, or at the floor of the cosines."""
@@ -160,7 +162,9 @@ def test_the_selection_is_that_of_the_exact_scorer(
         min_score = rows[seed % len(rows)].score if rows else 0.0
     query = replace(query, top=top, min_score=min_score)
     cuts = sorted(random.integers(0, count + 1, 2).tolist())
-    found = selected(vectors, bm25, allowed, query, cuts=cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "NEAR_ROWS", near_rows)
+        found = selected(vectors, bm25, allowed, query, cuts=cuts)
     expected = exactly(vectors, bm25, allowed, query)
     assert list(found.best) == list(expected.best)
     assert found.total == expected.total

@@ -62,10 +62,6 @@ WIDE = 255
 """Frequencies take a byte; larger ones, from this value on, are stored separately."""
 BISECT = 32
 """Cost of a binary search for one row, in postings of a linear pass."""
-TOGETHER = 8_192
-"""Number of postings up to which adjacent lists are scored together: for few, the calls of numpy take most of
-the time.
-"""
 FEW = 100
 """If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
 
@@ -220,19 +216,18 @@ class Postings:
     ) -> None:
         chosen = None if rows is None else _Chosen(rows, len(self.lengths))
         norms = self._norms(average, scores.dtype, chosen)
-        lists = _Lists(norms, scores)
         for place, (whole, _) in self._find(terms):
             factor = weights[place] * (K1 + 1)
             for at, targets in self._all(whole, chosen):
                 impacts = self.frequencies_at(at, scores.dtype)
-                if not isinstance(targets, slice):
-                    lists.append(impacts, factor, targets)
-                    continue
-                lists.flush()
-                impacts /= norms[targets] + impacts
-                impacts *= factor
-                scores[targets] += impacts
-        lists.flush()
+                if isinstance(targets, slice):
+                    impacts /= norms[targets] + impacts
+                    impacts *= factor
+                    scores[targets] += impacts
+                else:
+                    impacts /= norms.take(targets) + impacts
+                    impacts *= factor
+                    np.add.at(scores, targets, impacts)
 
     def holding(self, terms: Terms) -> Mask:
         held = np.zeros(len(self.lengths), np.uint8)
@@ -364,31 +359,6 @@ class Postings:
             order = chosen.order.take(rows)
             hits = np.flatnonzero(order >= 0)
             yield whole.start + hits, order[hits].astype(np.intp)
-
-
-class _Lists:
-    """Adjacent lists of a block, whose BM25 is added to the scores in their order, and in few steps."""
-
-    def __init__(self, norms: Floats, scores: Floats) -> None:
-        self._norms, self._scores = norms, scores
-        self._waiting: list[tuple[Floats, float, NDArray[np.intp]]] = []
-        self._size = 0
-
-    def append(self, frequencies: Floats, factor: float, rows: NDArray[np.intp]) -> None:
-        self._waiting.append((frequencies, factor, rows))
-        self._size += len(rows)
-        if self._size >= TOGETHER:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._waiting:
-            return
-        of_each, factors, rows_of_each = zip(*self._waiting, strict=True)
-        rows, impacts = np.concatenate(rows_of_each), np.concatenate(of_each)
-        impacts /= self._norms.take(rows) + impacts
-        impacts *= np.repeat(np.array(factors, impacts.dtype), list(map(len, rows_of_each)))
-        np.add.at(self._scores, rows, impacts)
-        self._waiting, self._size = [], 0
 
 
 class _Chosen:

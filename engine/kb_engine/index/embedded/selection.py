@@ -312,6 +312,8 @@ class _Pool:
     @staticmethod
     def of(pools: Sequence[_Pool]) -> _Pool:
         """Return these pools as one."""
+        if len(pools) == 1:
+            return pools[0]
         return _Pool(
             np.concatenate([np.empty(0, np.int64), *(pool.ids for pool in pools)]),
             np.concatenate([np.empty(0, np.float32), *(pool.bm25 for pool in pools)]),
@@ -361,6 +363,8 @@ class _Scored:
         return _Scored(self.ids[places], self.cosines[places], self.bm25[places], self.scores[places])
 
     def best_with(self, other: _Scored, top: int) -> _Scored:
+        if not len(self.ids):
+            return other.at(np.lexsort((other.ids, -other.scores))[:top])
         ids, scores = np.concatenate([self.ids, other.ids]), np.concatenate([self.scores, other.scores])
         cosines, bm25 = np.concatenate([self.cosines, other.cosines]), np.concatenate([self.bm25, other.bm25])
         return _Scored(ids, cosines, bm25, scores).at(np.lexsort((ids, -scores))[:top])
@@ -403,19 +407,20 @@ class _Search:
         remaining rows have enough words for the scores of these.
         """
         query, formula = self._query, self._formula
-        if self._vector is None or query.min_score > 0:
+        rows = sum(len(each.chunk_ids) for each in self._segments)
+        if self._vector is None or query.min_score > 0 or rows <= NEAR_ROWS:
             for scanned in scans:
                 self._look_at(scanned)
             return
-        blocks, size, found = [], 0, 0
+        blocks, found = [], 0
         for scanned in scans:
             cosine = query.scoring.cosine_floor - scanned.error - 2 * SLACK
             near = scanned.cosines >= cosine
             if scanned.allowed is not None:
                 near &= scanned.allowed
             blocks.append((scanned, cosine, near.nonzero()[0]))
-            size, found = size + len(near), found + len(blocks[-1][-1])
-        if not query.top <= found <= size // NEAR_SHARE + NEAR_ROWS or min(each[1] for each in blocks) <= 0:
+            found += len(blocks[-1][-1])
+        if not query.top <= found <= rows // NEAR_SHARE + NEAR_ROWS or min(each[1] for each in blocks) <= 0:
             for scanned, _, _ in blocks:
                 self._look_at(scanned)
             return
@@ -601,17 +606,17 @@ class _Search:
     def _settle(self) -> None:
         """Score the pool's rows that may be among the best exactly, the most promising first."""
         pool, self._pools, self._pooled_rows = _Pool.of(self._pools), [], 0
-        pool = pool.at(pool.high >= self._threshold)
-        pool = pool.at(np.argsort(-pool.high, kind="stable"))
+        places = (pool.high >= self._threshold).nonzero()[0]
+        pool = pool.at(places[np.argsort(-pool.high[places], kind="stable")])
         start, size, top = 0, max(_FIRST_BATCH, 2 * self._query.top), self._query.top
-        while start < len(pool) and pool.high[start] >= self._threshold:
-            batch = pool.at(slice(start, start + size))
-            scored = self._exactly(batch.at(batch.high >= self._threshold))
+        while count := int(np.count_nonzero(pool.high[start : start + size] >= self._threshold)):
+            scored = self._exactly(pool.at(slice(start, start + count)))
             self._best = self._best.best_with(scored, top)
             if len(self._best.ids) == top:
                 self._threshold = max(self._threshold, float(self._best.scores[-1]))
             start, size = start + size, min(2 * size, _LARGEST_BATCH)
-        self._best = self._best.at(self._best.scores >= self._query.min_score)
+        if self._query.min_score > 0:
+            self._best = self._best.at(self._best.scores >= self._query.min_score)
 
     def _exactly(self, pool: _Pool) -> _Scored:
         ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))

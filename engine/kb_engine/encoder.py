@@ -200,7 +200,9 @@ class Encoder:
         self, submit: Callable[[Callable[[], T]], Future[T]], work: Callable[[A], T], argument: A
     ) -> T:
         try:
-            answer = await asyncio.wrap_future(submit(partial(work, argument)))
+            future = submit(partial(work, argument))
+            # To await a future that is done would take a turn of the event loop.
+            answer = future.result() if future.done() else await asyncio.wrap_future(future)
         except EmbedderUnavailable as error:
             self._failed(error, error.retry_after)
             raise self._unavailable() from error

@@ -62,12 +62,13 @@ WIDE = 255
 """Frequencies take a byte; larger ones, from this value on, are stored separately."""
 BISECT = 32
 """Cost of a binary search for one row, in postings of a linear pass."""
-TOGETHER = 8_192
-"""Number of postings up to which adjacent lists are scored together: for few, the calls of numpy take most of
-the time.
-"""
 FEW = 100
 """If less than one in `FEW` rows is chosen, an array over all rows costs more than it saves."""
+
+KNOWN_TERMS = 4_096
+"""Number of terms whose lookups a block keeps."""
+INDEXED_AFTER = 100
+"""Number of searches of a view after which all of its words are indexed, which takes as long as these."""
 
 _HALF, _NEXT = np.uint64(32), np.uint64(1)
 
@@ -106,24 +107,14 @@ def stretches(size: int) -> int:
 
 
 class Terms:
-    """The terms of a query, with cached lookups: their keys, and their numbers in each block."""
+    """The terms of a query, with cached lookups: their postings in each block."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
-        self.numbers: dict[Postings, tuple[Sequence[int], NDArray[np.intp]]] = {}
-        """The places of the terms that occur in a block, and their numbers there."""
+        self.found: dict[Postings, Sequence[tuple[int, _Found]]] = {}
+        """The places of the terms that occur in a block, with their postings there."""
         self.recent: dict[RecentView, Postings] = {}
-        """The postings of these terms alone, for a growing block."""
-
-    @cached_property
-    def keys(self) -> Keys:
-        """The keys of the terms."""
-        return keys_of(self.texts)
-
-    @cached_property
-    def halves(self) -> NDArray[np.uint64]:
-        """The keys as pairs of numbers, which numpy compares in a tenth of the time."""
-        return _halves(self.keys)
+        """The postings of at least these terms, for a growing block."""
 
     def of(self, analyser: str) -> Sequence[Terms]:
         """Return the terms to look up in a block of this analyser."""
@@ -138,6 +129,16 @@ class Terms:
             forms.append("" if form in known else form)
             known.add(form)
         return Terms(forms)
+
+
+class _Found(NamedTuple):
+    """The postings of a term in a block: the range of its frequencies, and the number of its rows."""
+
+    whole: slice
+    rows: int
+
+
+_ABSENT = _Found(slice(0, 0), 0)
 
 
 class WordBlock(Protocol):
@@ -197,53 +198,52 @@ class Postings:
         self._rows, self._low_rows, self._stretch_ends = rows, low_rows, stretch_ends
         self._stretches = stretches(len(lengths))
         self._halves = _halves(keys)
+        self._known: dict[str, _Found] = {}
+        """Terms that were looked up, also absent ones."""
         self._kept_norms: tuple[float, np.dtype[Any], Floats] = (0.0, lengths.dtype, lengths)
         self._frequencies = frequencies
         self._wide_places, self._wide_values = wide_places, wide_values
 
     def frequencies(self, terms: Terms, rows: Rows | None = None) -> Counts:
-        places, numbers = self._find(terms)
-        found = np.zeros(len(terms.texts), np.int64)
-        if rows is None:
-            found[places] = self.counts[numbers]
-        else:
-            chosen = _Chosen(rows, len(self.lengths))
-            found[places] = [self._count(whole, chosen) for whole in self._ranges(numbers)]
-        return found
+        counts = [0] * len(terms.texts)
+        chosen = None if rows is None else _Chosen(rows, len(self.lengths))
+        for place, (whole, count) in self._find(terms):
+            counts[place] = count if chosen is None else self._count(whole, chosen)
+        return np.array(counts, np.int64)
 
     def add_scores(
         self, terms: Terms, weights: Sequence[float], average: float, scores: Floats, rows: Rows | None = None
     ) -> None:
         chosen = None if rows is None else _Chosen(rows, len(self.lengths))
         norms = self._norms(average, scores.dtype, chosen)
-        places, numbers = self._find(terms)
-        lists = _Lists(norms, scores)
-        for place, whole in zip(places, self._ranges(numbers), strict=True):
+        for place, (whole, _) in self._find(terms):
             factor = weights[place] * (K1 + 1)
-            for at, targets in self._all(whole) if chosen is None else self._some(whole, chosen):
+            for at, targets in self._all(whole, chosen):
                 impacts = self.frequencies_at(at, scores.dtype)
-                if not isinstance(targets, slice):
-                    lists.append(impacts, factor, targets)
-                    continue
-                lists.flush()
-                impacts /= norms[targets] + impacts
-                impacts *= factor
-                scores[targets] += impacts
-        lists.flush()
+                if isinstance(targets, slice):
+                    impacts /= norms[targets] + impacts
+                    impacts *= factor
+                    scores[targets] += impacts
+                else:
+                    impacts /= norms.take(targets) + impacts
+                    impacts *= factor
+                    np.add.at(scores, targets, impacts)
 
     def holding(self, terms: Terms) -> Mask:
-        held = np.zeros(len(self.lengths), np.bool_)
-        for whole in self._ranges(self._find(terms)[1]):
-            for places, targets in self._all(whole):
-                held[targets] |= self._frequencies[places] > 0
-        return held
+        held = np.zeros(len(self.lengths), np.uint8)
+        for _, (whole, _) in self._find(terms):
+            if whole.start < self.listed:
+                held[self._rows_of(whole)] = 1
+            else:
+                held |= self._frequencies[whole]
+        return held > 0
 
     def postings(self) -> Postings:
         return self
 
     def places(self, term: int) -> slice:
         """Return the range of a term's frequencies."""
-        (found,) = self._ranges(np.array([term]))
+        ((found, _),) = self._ranges(np.array([term]))
         return found
 
     def frequencies_at(self, places: Places, dtype: DTypeLike = np.uint32) -> NDArray[Any]:
@@ -282,11 +282,11 @@ class Postings:
             self._kept_norms = (average, dtype, norms)
         return norms
 
-    def _ranges(self, terms: NDArray[np.intp]) -> list[slice]:
-        """Return the range of frequencies of each of these terms."""
+    def _ranges(self, terms: NDArray[np.intp]) -> list[_Found]:
+        """Return the range of frequencies of each of these terms, and the number of its rows."""
         size = len(self.lengths)
         return [
-            slice(start, start + (count if start < self.listed else size))
+            _Found(slice(start, start + (count if start < self.listed else size)), count)
             for start, count in zip(self.starts[terms].tolist(), self.counts[terms].tolist(), strict=True)
         ]
 
@@ -303,69 +303,62 @@ class Postings:
                 rows[begin:end] += number * STRETCH
         return rows
 
-    def _find(self, terms: Terms) -> tuple[Sequence[int], NDArray[np.intp]]:
-        """Return the places of the terms that occur, and their numbers, see `Terms.numbers`."""
-        if (known := terms.numbers.get(self)) is not None:
-            return known
-        numbers = self.keys.searchsorted(terms.keys)
-        numbers[numbers == len(self.keys)] = 0
-        occurs = (self._halves[numbers] == terms.halves).all(axis=1) if len(self.keys) else numbers > 0
-        found = np.flatnonzero(occurs).tolist(), numbers[occurs]
-        terms.numbers[self] = found
+    def _find(self, terms: Terms) -> Sequence[tuple[int, _Found]]:
+        """Return the places of the terms that occur, and their postings."""
+        if (found := terms.found.get(self)) is None:
+            each = list(map(self._known.get, terms.texts))
+            unknown = [text for text, one in zip(terms.texts, each, strict=True) if one is None]
+            new = dict(zip(unknown, self._look_up(unknown), strict=True)) if unknown else {}
+            if new:
+                if len(self._known) + len(new) > KNOWN_TERMS:
+                    self._known.clear()
+                self._known |= new
+            found = terms.found[self] = [
+                (place, one)
+                for place, one in enumerate(
+                    one or new[text] for text, one in zip(terms.texts, each, strict=True)
+                )
+                if one.rows
+            ]
         return found
 
+    def _look_up(self, texts: Sequence[str]) -> list[_Found]:
+        if not len(self.keys):
+            return [_ABSENT] * len(texts)
+        keys = keys_of(texts)
+        numbers = self.keys.searchsorted(keys)
+        numbers[numbers == len(self.keys)] = 0
+        # Pairs of numbers are compared in a tenth of the time of keys.
+        occurs = (self._halves[numbers] == _halves(keys)).all(axis=1).tolist()
+        return [one if here else _ABSENT for one, here in zip(self._ranges(numbers), occurs, strict=True)]
+
     def _count(self, whole: slice, chosen: _Chosen) -> int:
-        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._some(whole, chosen))
+        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._all(whole, chosen))
 
-    def _all(self, whole: slice) -> Iterator[tuple[Places, Places]]:
-        """Yield the postings of a term: their places and their distinct rows."""
-        if whole.start < self.listed:
-            yield whole, self._rows_of(whole)
-            return
-        for part in _parts(whole):
-            yield part, slice(part.start - whole.start, part.stop - whole.start)
-
-    def _some(self, whole: slice, chosen: _Chosen) -> Iterator[tuple[Places, Places]]:
-        """Yield the postings of a term in chosen rows: their places, and the distinct indexes of the chosen
-        rows.
+    def _all(self, whole: slice, chosen: _Chosen | None) -> Iterator[tuple[Places, Places]]:
+        """Yield the postings of a term: their places and their distinct rows, or the indexes of
+        the chosen rows.
 
         In a column the frequency may be 0.
         """
         if whole.start >= self.listed:
-            for part in _parts(slice(0, len(chosen.rows))):
-                yield whole.start + chosen.rows[part], part
-        elif chosen.bisect(whole.stop - whole.start):
-            which, found = _shared(chosen.rows, self._rows_of(whole))
+            if chosen is not None:
+                yield whole.start + chosen.rows, chosen.indexes
+                return
+            for start in range(0, len(self.lengths), ROWS_AT_ONCE):
+                end = min(start + ROWS_AT_ONCE, len(self.lengths))
+                yield slice(whole.start + start, whole.start + end), slice(start, end)
+            return
+        rows = self._rows_of(whole)
+        if chosen is None:
+            yield whole, rows
+        elif chosen.bisect(len(rows)):
+            which, found = _shared(chosen.rows, rows)
             yield whole.start + found, which
         else:
-            order = chosen.order.take(self._rows_of(whole))
+            order = chosen.order.take(rows)
             hits = np.flatnonzero(order >= 0)
             yield whole.start + hits, order[hits].astype(np.intp)
-
-
-class _Lists:
-    """Adjacent lists of a block, whose BM25 is added to the scores in their order, and in few steps."""
-
-    def __init__(self, norms: Floats, scores: Floats) -> None:
-        self._norms, self._scores = norms, scores
-        self._waiting: list[tuple[Floats, float, NDArray[np.intp]]] = []
-        self._size = 0
-
-    def append(self, frequencies: Floats, factor: float, rows: NDArray[np.intp]) -> None:
-        self._waiting.append((frequencies, factor, rows))
-        self._size += len(rows)
-        if self._size >= TOGETHER:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._waiting:
-            return
-        of_each, factors, rows_of_each = zip(*self._waiting, strict=True)
-        rows, impacts = np.concatenate(rows_of_each), np.concatenate(of_each)
-        impacts /= self._norms.take(rows) + impacts
-        impacts *= np.repeat(np.array(factors, impacts.dtype), list(map(len, rows_of_each)))
-        np.add.at(self._scores, rows, impacts)
-        self._waiting, self._size = [], 0
 
 
 class _Chosen:
@@ -373,6 +366,7 @@ class _Chosen:
 
     def __init__(self, rows: Rows, size: int) -> None:
         self.rows = rows.astype(np.intp)
+        self.indexes = np.arange(len(rows))
         self._size = size
 
     def bisect(self, count: int) -> bool:
@@ -516,6 +510,7 @@ class RecentView:
 
     def __init__(self, words: RecentWords, size: int) -> None:
         self._words, self._size = words, size
+        self._searches = 0
 
     @cached_property
     def lengths(self) -> NDArray[np.float32]:
@@ -544,11 +539,19 @@ class RecentView:
         counts = np.bincount((places >> _HALF).astype(np.intp), minlength=count)
         return in_memory(keys[order], counts, places.astype(np.uint32), frequencies, self.lengths)
 
+    @cached_property
+    def _indexed(self) -> Postings:
+        return self.postings()
+
     def _found(self, terms: Terms) -> Postings:
         """Return the postings of these terms, see `Terms.recent`. They are found by their texts, as there is
-        no order of keys.
+        no order of keys; unless nothing was added for many searches.
         """
         if (found := terms.recent.get(self)) is None:
+            self._searches += 1
+            if self._searches > INDEXED_AFTER:
+                found = terms.recent[self] = self._indexed
+                return found
             known = {
                 text: number for text in terms.texts if (number := self._words.numbers.get(text)) is not None
             }
@@ -566,10 +569,6 @@ class RecentView:
             found = in_memory(no_keys, counts[counts > 0], rows, frequencies, self.lengths)
             terms.recent[self] = found
             at = [place for place, text in enumerate(terms.texts) if known.get(text) in lists]
-            terms.numbers[found] = at, np.array([lists[known[terms.texts[place]]] for place in at], np.intp)
+            numbers = np.array([lists[known[terms.texts[place]]] for place in at], np.intp)
+            terms.found[found] = list(zip(at, found._ranges(numbers), strict=True))
         return found
-
-
-def _parts(whole: slice) -> Iterator[slice]:
-    for start in range(whole.start, whole.stop, ROWS_AT_ONCE):
-        yield slice(start, min(start + ROWS_AT_ONCE, whole.stop))

@@ -20,11 +20,12 @@ Otherwise the count includes certain matches only, and is marked as inexact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -59,6 +60,8 @@ RECOUNT_ROWS = 1_000
 """Maximum number of cosines computed exactly for the total."""
 LOOK_AGAIN = 4
 """At most `LOOK_AGAIN * RECOUNT_ROWS` rows get the tighter bound, which decides about half of them."""
+NEAR_ROWS, NEAR_SHARE = 4_096, 16
+"""If at most so many rows, and one in so many, reach the floor of the cosines, they are considered first."""
 FEW = 8
 """If at most one row in `FEW` passes the filters, only these rows get a BM25 score."""
 _FIRST_BATCH = 24
@@ -291,8 +294,7 @@ def select(
         search = _Search(
             segments, vector, None if query.mode == "vector" else words(), query, originals, recount
         )
-        for found in scan:
-            search.look_at(found)
+        search.look_at_all(scan)
     return search.result()
 
 
@@ -310,6 +312,8 @@ class _Pool:
     @staticmethod
     def of(pools: Sequence[_Pool]) -> _Pool:
         """Return these pools as one."""
+        if len(pools) == 1:
+            return pools[0]
         return _Pool(
             np.concatenate([np.empty(0, np.int64), *(pool.ids for pool in pools)]),
             np.concatenate([np.empty(0, np.float32), *(pool.bm25 for pool in pools)]),
@@ -359,6 +363,8 @@ class _Scored:
         return _Scored(self.ids[places], self.cosines[places], self.bm25[places], self.scores[places])
 
     def best_with(self, other: _Scored, top: int) -> _Scored:
+        if not len(self.ids):
+            return other.at(np.lexsort((other.ids, -other.scores))[:top])
         ids, scores = np.concatenate([self.ids, other.ids]), np.concatenate([self.scores, other.scores])
         cosines, bm25 = np.concatenate([self.cosines, other.cosines]), np.concatenate([self.bm25, other.bm25])
         return _Scored(ids, cosines, bm25, scores).at(np.lexsort((ids, -scores))[:top])
@@ -396,15 +402,68 @@ class _Search:
         self._undecided_rows = 0
         self._recount = recount
 
-    def look_at(self, scanned: Scanned) -> None:
+    def look_at_all(self, scans: Iterable[Scanned]) -> None:
+        """Process all blocks: if some rows reach the floor of the cosines, these first. Then few of the
+        remaining rows have enough words for the scores of these.
+        """
+        query, formula = self._query, self._formula
+        rows = sum(len(each.chunk_ids) for each in self._segments)
+        if self._vector is None or query.min_score > 0 or rows <= NEAR_ROWS:
+            for scanned in scans:
+                self._look_at(scanned)
+            return
+        blocks, found = [], 0
+        for scanned in scans:
+            cosine = query.scoring.cosine_floor - scanned.error - 2 * SLACK
+            near = scanned.cosines >= cosine
+            if scanned.allowed is not None:
+                near &= scanned.allowed
+            blocks.append((scanned, cosine, near.nonzero()[0]))
+            found += len(blocks[-1][-1])
+        if not query.top <= found <= rows // NEAR_SHARE + NEAR_ROWS or min(each[1] for each in blocks) <= 0:
+            for scanned, _, _ in blocks:
+                self._look_at(scanned)
+            return
+        self._consider_some([(scanned, places) for scanned, _, places in blocks])
+        others = []
+        for scanned, cosine, places in blocks:
+            needed = formula.bm25_needed(cosine + scanned.error, self._threshold - 2 * SLACK)
+            if self._bm25 is None and needed > 0:
+                continue
+            bm25 = self._with_words(scanned)
+            more = np.ones(len(scanned.cosines), np.bool_) if bm25 is None else bm25 >= needed
+            if scanned.allowed is not None:
+                more &= scanned.allowed
+            more[places] = False
+            others.append((scanned, more.nonzero()[0]))
+        self._consider_some(others)
+
+    def _consider_some(self, blocks: Sequence[tuple[Scanned, Rows]]) -> None:
+        """Consider these rows of blocks, those of a segment together."""
+        for number, group in groupby(sorted(blocks, key=_segment_of), _segment_of):
+            of_segment = list(group)
+            rows = np.concatenate([_at(scanned.rows, places) for scanned, places in of_segment])
+            cosines = np.concatenate([scanned.cosines[places] for scanned, places in of_segment])
+            bm25 = None if self._bm25 is None else self._bm25[number][rows]
+            if len(rows):
+                self._consider(Scanned(number, rows, cosines, of_segment[0][0].error), bm25)
+
+    def _with_words(self, scanned: Scanned) -> Floats32 | None:
+        """Return the BM25 of all rows of a block, and count those with a word, which are matches."""
+        if self._bm25 is None:
+            return None
+        bm25 = self._bm25[scanned.segment][scanned.rows]
+        if scanned.allowed is not None:
+            bm25 = bm25 * scanned.allowed  # like rows without a word, which are no results without vectors
+        if self._query.min_score == 0:  # otherwise words alone do not make a match
+            # A BM25 is not negative, and bits are counted faster than numbers are compared.
+            self._total += int(np.count_nonzero(bm25.view(np.int32)))
+        return bm25
+
+    def _look_at(self, scanned: Scanned) -> None:
         """Process a block of a segment."""
-        number, rows, cosines, error, allowed = scanned
-        segment, formula = self._segments[number], self._formula
-        bm25 = None if self._bm25 is None else self._bm25[number][rows]
-        if bm25 is not None and allowed is not None:
-            bm25 = bm25 * allowed  # like rows without a word, which are no results without vectors
-        if bm25 is not None and self._query.min_score == 0:  # otherwise words alone do not make a match
-            self._total += int(np.count_nonzero(bm25 > 0))
+        number, rows, cosines, error, _ = scanned
+        formula, bm25 = self._formula, self._with_words(scanned)
         # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
         cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
         needed = formula.bm25_needed(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
@@ -412,9 +471,15 @@ class _Search:
             places = near.nonzero()[0]
             rows, cosines = _at(rows, places), cosines[places]
             bm25 = None if bm25 is None else bm25[places]
+        self._consider(Scanned(number, rows, cosines, error), bm25)
+
+    def _consider(self, scanned: Scanned, bm25: Floats32 | None) -> None:
+        """Count the matches among these rows, and keep those that may be among the best."""
+        number, rows, cosines, error, _ = scanned
+        segment, formula = self._segments[number], self._formula
         words = None if bm25 is None else formula.words(bm25)
         scores = formula.scores(None if self._vector is None else cosines, words)
-        self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
+        self._count(scanned, scores, bm25, words)
         least = self._threshold - fused(formula.weight, error, 0.0) - 2 * SLACK
         places = (scores >= least).nonzero()[0]
         if self._vector is None and bm25 is not None:
@@ -541,17 +606,17 @@ class _Search:
     def _settle(self) -> None:
         """Score the pool's rows that may be among the best exactly, the most promising first."""
         pool, self._pools, self._pooled_rows = _Pool.of(self._pools), [], 0
-        pool = pool.at(pool.high >= self._threshold)
-        pool = pool.at(np.argsort(-pool.high, kind="stable"))
+        places = (pool.high >= self._threshold).nonzero()[0]
+        pool = pool.at(places[np.argsort(-pool.high[places], kind="stable")])
         start, size, top = 0, max(_FIRST_BATCH, 2 * self._query.top), self._query.top
-        while start < len(pool) and pool.high[start] >= self._threshold:
-            batch = pool.at(slice(start, start + size))
-            scored = self._exactly(batch.at(batch.high >= self._threshold))
+        while count := int(np.count_nonzero(pool.high[start : start + size] >= self._threshold)):
+            scored = self._exactly(pool.at(slice(start, start + count)))
             self._best = self._best.best_with(scored, top)
             if len(self._best.ids) == top:
                 self._threshold = max(self._threshold, float(self._best.scores[-1]))
             start, size = start + size, min(2 * size, _LARGEST_BATCH)
-        self._best = self._best.at(self._best.scores >= self._query.min_score)
+        if self._query.min_score > 0:
+            self._best = self._best.at(self._best.scores >= self._query.min_score)
 
     def _exactly(self, pool: _Pool) -> _Scored:
         ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))
@@ -576,6 +641,10 @@ def _near(scanned: Scanned, bm25: Floats32 | None, cosine: float, needed: float)
     if scanned.allowed is not None:
         return scanned.allowed & near
     return near if np.count_nonzero(near) * 2 < len(near) else None
+
+
+def _segment_of(block: tuple[Scanned, Rows]) -> int:
+    return block[0].segment
 
 
 def _at(rows: slice | Rows, places: Rows) -> Rows:

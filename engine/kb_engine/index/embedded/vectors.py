@@ -24,6 +24,7 @@ the same pass (`Turn`).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 from kb_engine.index.port import Ids, Vectors
 
 Rows = NDArray[np.intp]
+Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
@@ -113,13 +115,13 @@ class QuantisedVectors:
         codes = self.codes[rows] if isinstance(rows, slice) else self.codes.take(rows, axis=0)
         found = np.empty((steps, len(codes)), np.float32)
         if len(codes):
-            numkong.cdist(query.codes[:steps], np.ascontiguousarray(codes), "dot", out=found)
+            numkong.cdist(query.codes_of(steps), np.ascontiguousarray(codes), "dot", out=found)
         return found
 
     def shared_products(self, queries: Sequence[QuantisedQuery], rows: slice) -> Iterator[Floats32]:
         """Return `products` of one step for each query, in one pass over the rows."""
         filled = [*queries, *repeat(queries[0], -len(queries) % _PACKED)]
-        packed = numkong.dots_pack(np.concatenate([each.codes[:1] for each in filled]))
+        packed = numkong.dots_pack(np.concatenate([each.first.codes for each in filled]))
         codes = self.codes[rows]
         found = np.empty((len(queries), 1, len(codes)), np.float32)
         for start in range(0, len(codes), _SHARED_ROWS):
@@ -131,9 +133,9 @@ class QuantisedVectors:
     def scaled(self, products: Floats32, query: QuantisedQuery, rows: slice | Rows) -> Floats32:
         """Scale these products of codes to cosines; the products are overwritten."""
         scales = self.scales[rows]
-        for step, scale in zip(products, query.scales, strict=False):
-            step *= scales
-            step *= scale
+        for product, step in zip(products, query.steps(len(products)), strict=True):
+            product *= scales
+            product *= np.float32(step.scale)
         cosines: Floats32 = products[0] if len(products) == 1 else products[0] + products[1]
         return cosines
 
@@ -152,18 +154,34 @@ class QuantisedVectors:
         return float(self.residuals.max(initial=0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class QuantisedQuery:
-    """A query of shape (dimensions,), its codes and the codes of the rest, of shape (2, dimensions).
+class _Step(NamedTuple):
+    """Codes of shape (1, dimensions), their scale, and what they leave of a query with its length."""
 
-    `missing` has the lengths of the rest after the first and after both codes.
-    """
+    codes: NDArray[np.int8]
+    scale: float
+    rest: Floats
+    missing: float
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedQuery:
+    """A query of shape (dimensions,), its length, and its codes."""
 
     vector: Floats32
-    codes: NDArray[np.int8]
-    scales: Floats32
     length: float
-    missing: tuple[float, float]
+    first: _Step
+
+    @cached_property
+    def second(self) -> _Step:
+        """The codes of the rest, which few searches need."""
+        return _step(self.first.rest.copy())
+
+    def steps(self, count: int) -> Sequence[_Step]:
+        return (self.first,) if count == 1 else (self.first, self.second)
+
+    def codes_of(self, steps: int) -> NDArray[np.int8]:
+        """Return the codes of the first steps, shape (steps, dimensions)."""
+        return self.first.codes if steps == 1 else np.concatenate([self.first.codes, self.second.codes])
 
     def bound(self, longest: float, steps: int) -> tuple[float, float]:
         """Return slope and offset: the product with a row is off by at most `slope * residual + offset`.
@@ -174,8 +192,9 @@ class QuantisedQuery:
         slope = self.length * (1 + product)
         # The first product is rounded as described above; the second one and the sum add less than that
         # again.
-        rounding = product * self.length + 8 * _UNIT * (self.length + 2 * self.missing[0])
-        return slope * _UP, (self.missing[steps - 1] + rounding) * longest * _UP + _TINY
+        rounding = product * self.length + 8 * _UNIT * (self.length + 2 * self.first.missing)
+        missing = self.steps(steps)[-1].missing
+        return slope * _UP, (missing + rounding) * longest * _UP + _TINY
 
     def exact(self, vectors: Vectors) -> Floats32:
         """Return the float32 product with each of these rows; its last bits do not depend on the number of
@@ -224,24 +243,23 @@ def quantise_query(vector: NDArray[np.float32]) -> QuantisedQuery:
     Raises ValueError: see `quantise`.
     """
     vector = np.ascontiguousarray(vector, np.float32)
-    rest = vector.astype(np.float64)
-    codes = np.empty((2, len(vector)), np.int8)
-    scales, squares = [], [rest @ rest]
-    for step in codes:
-        # As `_rounded`, with fewer calls; the scale is not rounded below the least normal number.
-        largest = float(np.abs(rest).max())
-        if not largest <= LARGEST:
-            raise ValueError(_TOO_LARGE)
-        scale = float(np.float32(largest / _LEVELS))
-        scale = scale if scale >= _LEAST_SCALE else 0.0
-        rounded = rest / (scale or 1.0)
-        step[:] = np.rint(rounded, out=rounded)
-        rounded *= scale
-        rest -= rounded
-        scales.append(scale)
-        squares.append(rest @ rest)
-    length, *missing = _above(np.sqrt(squares)).tolist()
-    return QuantisedQuery(vector, codes, np.array(scales, np.float32), length, (missing[0], missing[1]))
+    exact = vector.astype(np.float64)
+    return QuantisedQuery(vector, math.sqrt(exact @ exact) * _UP, _step(exact))
+
+
+def _step(rest: Floats) -> _Step:
+    """Quantise a vector, which is overwritten."""
+    # As `_rounded`, with fewer calls; the scale is not rounded below the least normal number.
+    largest = float(np.abs(rest).max())
+    if not largest <= LARGEST:
+        raise ValueError(_TOO_LARGE)
+    scale = float(np.float32(largest / _LEVELS))
+    scale = scale if scale >= _LEAST_SCALE else 0.0
+    rounded = rest / (scale or 1.0)
+    codes = np.rint(rounded, out=rounded).astype(np.int8)[np.newaxis]
+    rounded *= scale
+    rest -= rounded
+    return _Step(codes, scale, rest, math.sqrt(rest @ rest) * _UP)
 
 
 def _above(lengths: NDArray[np.float64]) -> Floats32:
@@ -276,7 +294,7 @@ class Turn:
         others = [
             (each, other)
             for each in islice(sharing, SHARED_UP_TO - 1)
-            if (other := each.query) and other.codes.shape == query.codes.shape and place not in each.ready
+            if (other := each.query) and other.vector.shape == query.vector.shape and place not in each.ready
         ]
         if len(others) < SHARED_FROM - 1:
             return vectors.products(query, block)

@@ -150,7 +150,8 @@ async def at(
 
 def _chosen(read: Read, chunk_ids: Sequence[int], selection: Selection | None) -> Condition:
     """The end of a statement for the given chunks within the access scope that match the selection."""
-    where, values = condition(replace(selection or Selection(), reach=read.reach))
+    within = Selection(reach=read.reach) if selection is None else replace(selection, reach=read.reach)
+    where, values = condition(within)
     # CROSS JOIN makes SQLite look up the chunks first, instead of scanning all chunks of the selection.
     sql = (
         "FROM chunks c CROSS JOIN documents d "

@@ -147,6 +147,8 @@ class ReadingStore(Store):
         self._path = path
         self._index = index
         self._readers = Threads(partial(connect, path), READERS, "kb-read")
+        # On threads of their own: of more, each would have a cache of the same pages.
+        self._searchers = Threads(partial(connect, path), SEARCHES, "kb-search")
         self._scanner = ThreadPoolExecutor(SCANNERS, thread_name_prefix="kb-scan")
         self._searching = asyncio.Semaphore(SEARCHES)
         self._turns = vectors.Turns()
@@ -257,7 +259,7 @@ class ReadingStore(Store):
         try:
             async with self._searching:
                 self._leave(turn)
-                return await self._readers.run(partial(self._search, query, answer, ahead, turn))
+                return await self._searchers.run(partial(self._search, query, answer, ahead, turn))
         finally:
             self._leave(turn)
 

@@ -307,6 +307,7 @@ class SqliteStore(ReadingStore):
             await asyncio.to_thread(self._let_go)
 
     def _let_go(self) -> None:
+        self._searchers.close()
         self._readers.close()
         self._scanner.shutdown()
         self._writer.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 
+from kb_engine.index.embedded import postings
 from kb_engine.index.embedded.postings import RecentWords, Terms
 from tests.support.word_blocks import chunk, scores
 
@@ -20,6 +22,21 @@ def test_a_view_keeps_its_rows() -> None:
     np.testing.assert_array_equal(scores([view], ["a", "b", "new"]), before)
     assert view.frequencies(Terms(["a", "b", "new"])).tolist() == [2, 1, 0]
     assert view.postings().frequencies(Terms(["a", "b", "new"])).tolist() == [2, 1, 0]
+
+
+def test_a_view_that_is_searched_often_is_indexed_and_answers_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postings, "INDEXED_AFTER", 1)
+    recent = RecentWords()
+    recent.append([chunk("a", "b"), chunk("a", "a"), chunk("c")])
+    view = recent.view(2)
+    before = scores([view], ["a", "b", "c", "new"])
+    recent.append([chunk("a", "new", "b")])
+    with monkeypatch.context() as patch:
+        patch.setattr(RecentWords, "sorted", None)
+        np.testing.assert_array_equal(scores([view], ["a", "b", "c", "new"]), before)
+        assert view.frequencies(Terms(["a", "b", "c", "new"])).tolist() == [2, 1, 0, 0]
 
 
 def test_a_view_of_nothing_has_no_words() -> None:

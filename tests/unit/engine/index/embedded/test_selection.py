@@ -29,7 +29,7 @@ from kb_engine.index.embedded.vectors import (
     quantise,
     quantise_query,
 )
-from kb_engine.index.port import Candidates, Ids, IndexQuery, Scoring, Vectors
+from kb_engine.index.port import Candidate, Candidates, Ids, IndexQuery, Scoring, Vectors
 
 REACH = 8.0
 SCORING = Scoring(weight=0.5, saturation=0.5, floor=0.35, cosine_floor=0.3)
@@ -126,6 +126,7 @@ def exactly(
     worded=st.sampled_from([0.0, 0.1, 1.0]),
     few_values=st.booleans(),
     share=st.sampled_from([None, 0.0, 0.1, 0.9]),
+    near_rows=st.sampled_from([0, 50, selection.NEAR_ROWS]),
     seed=st.integers(0, 2**32),
 )
 def test_the_selection_is_that_of_the_exact_scorer(
@@ -140,6 +141,7 @@ def test_the_selection_is_that_of_the_exact_scorer(
     worded: float,
     few_values: bool,
     share: float | None,
+    near_rows: int,
     seed: int,
 ) -> None:
     """None: a row lies exactly at the least score, or at the floor of the cosines."""
@@ -160,7 +162,9 @@ def test_the_selection_is_that_of_the_exact_scorer(
         min_score = rows[seed % len(rows)].score if rows else 0.0
     query = replace(query, top=top, min_score=min_score)
     cuts = sorted(random.integers(0, count + 1, 2).tolist())
-    found = selected(vectors, bm25, allowed, query, cuts=cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "NEAR_ROWS", near_rows)
+        found = selected(vectors, bm25, allowed, query, cuts=cuts)
     expected = exactly(vectors, bm25, allowed, query)
     assert list(found.best) == list(expected.best)
     assert found.total == expected.total
@@ -188,6 +192,26 @@ def test_the_bm25_needed_beside_a_cosine_gives_the_score(weight: float, cosine: 
     assert needed == pytest.approx(bm25, rel=1e-6)
     assert formula.bm25_needed(cosine, score.fused(weight, cosine, 1.01)) == math.inf
     assert formula.bm25_needed(cosine, score.fused(weight, cosine, -0.01)) == 0
+
+
+@given(
+    st.sampled_from(MODES),
+    st.sampled_from([0.0, 0.15, 0.9, 1.0]),
+    st.lists(st.tuples(st.floats(-1.01, 1.01), st.just(0.0) | st.floats(0.01, 100)), max_size=20),
+)
+def test_the_scores_of_candidates_are_those_of_the_selection_to_the_last_bit(
+    mode: Mode, weight: float, parts: list[tuple[float, float]]
+) -> None:
+    formula = score.Formula(mode, replace(SCORING, weight=weight), REACH)
+    cosines, bm25 = np.array(parts, np.float64).reshape(-1, 2).T
+    found = formula.of(
+        [
+            Candidate(number, None if mode == "fts" else cosine, None if mode == "vector" else words)
+            for number, (cosine, words) in enumerate(parts)
+        ]
+    )
+    expected = formula.exact(None if mode == "fts" else cosines, None if formula.weight == 1 else bm25)
+    assert found == expected.tolist()
 
 
 @pytest.mark.parametrize("scanners", [0, 1, 2])

@@ -46,7 +46,6 @@ def small_steps() -> Iterator[None]:
     """Small limits, so that a few rows span many parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(postings, "ROWS_AT_ONCE", 4)
-        patch.setattr(postings, "TOGETHER", 5)
         for module in (postings, words_merging):
             patch.setattr(module, "STRETCH", 4)
             patch.setattr(module, "LONG_FROM", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -48,6 +49,7 @@ def start(
         run = asyncio.run
 
     def ready(url: str) -> None:
+        gc.freeze()  # modules and models are permanent: neither the collector nor the exit has to visit them
         logger.info("ready", extra={"url": url})
         on_ready(url)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
@@ -186,8 +187,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(settings, **expanded), sources
 
 
+@cache
+def _hints(cls: type[Settings]) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
 def _fields(cls: type[Settings]) -> Iterator[tuple[str, Setting, Any]]:
-    for name, annotation in get_type_hints(cls, include_extras=True).items():
+    for name, annotation in _hints(cls).items():
         if get_origin(annotation) is Annotated:
             setting = next((item for item in get_args(annotation) if isinstance(item, Setting)), None)
             if setting is not None:
@@ -195,7 +201,7 @@ def _fields(cls: type[Settings]) -> Iterator[tuple[str, Setting, Any]]:
 
 
 def _nested(cls: type[Settings]) -> dict[str, type[Settings]]:
-    hints = get_type_hints(cls).items()
+    hints = _hints(cls).items()
     return {name: kind for name, kind in hints if isinstance(kind, type) and issubclass(kind, Settings)}
 
 

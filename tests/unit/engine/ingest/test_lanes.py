@@ -25,9 +25,9 @@ from tests.support.stack import own_children
 async def test_a_note_is_searchable_before_the_folder_that_came_first(parts: Parts) -> None:
     files = [await parts.accept_file("held.txt", HELD.encode())]
     await parts.embedding()
-    files += [await parts.accept_file(f"{number}.txt", b"basalt %d" % number) for number in range(199)]
+    files += [await parts.accept_file(f"{number}.txt", b"basalt %d" % number) for number in range(49)]
     assert (await parts.done("granite")).status == "completed"
-    assert (await parts.store.read(state.counts)).queue.queued == len(files) - 1 == 199
+    assert (await parts.store.read(state.counts)).queue.queued == len(files) - 1 == 49
 
 
 async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(

@@ -103,17 +103,17 @@ UNBOUNDED = {
 def statements() -> Iterator[tuple[str, str]]:
     """Yield each function of a repository whose source has a statement about these tables."""
     for path in sorted(Path(repository.__path__[0]).glob("*.py")):
-        source = path.read_text()
+        lines, tree = path.read_text().splitlines(), ast.parse(path.read_text())
         named = {
-            name.id: ast.get_source_segment(source, node.value) or ""
-            for node in ast.parse(source).body
+            name.id: "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            for node in tree.body
             if isinstance(node, ast.Assign)
             for name in node.targets
             if isinstance(name, ast.Name)
         }
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_source_segment(source, node) or ""
+                text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
                 used = [sql for name, sql in named.items() if re.search(rf"\b{name}\b", text)]
                 if any(map(TABLES.search, [text, *used])):
                     yield f"{path.stem}.{node.name}", text

@@ -33,14 +33,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "documents"
 
 def text_of(content: str) -> str:
     """The text of a page with this content, in a font that has the fi ligature at octal 223."""
-    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /MacRomanEncoding >>"
-    page = (
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 4 0 R "
-        b"/Resources << /Font << /F1 5 0 R >> >> >>"
-    )
-    tree = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>"
-    stream = pdf_stream(f"BT /F1 10 Tf {content} ET".encode())
-    (only,) = read_pdf(pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", tree, page, stream, font])).pages
+    (only,) = read_pdf(page_of(f"/F1 10 Tf {content}", font=b"/Encoding /MacRomanEncoding")).pages
     return only.text
 
 

@@ -194,11 +194,7 @@ def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
         (rewritten(ONE, {"ppt/_rels/presentation.xml.rels": None}), "file_corrupt", "is missing"),
         (rewritten(ONE, {"_rels/.rels": None}), "file_corrupt", "no PPTX"),
         (rewritten(ONE, {SLIDE: laughs}), "file_corrupt", "entities"),
-        (
-            rewritten(ONE, {SLIDE: outside}),
-            "file_corrupt",
-            "entities",
-        ),
+        (rewritten(ONE, {SLIDE: outside}), "file_corrupt", "entities"),
     ],
 )
 def test_a_pptx_that_cannot_be_read_says_why(data: bytes, code: str, message: str) -> None:

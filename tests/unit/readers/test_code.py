@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from textwrap import dedent
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 from kb_contracts.api.formats import FORMATS, format_of
 from kb_engine.chunk import chunks
 from kb_readers.code import TOP_LEVEL, read_code
-from kb_readers.failures import ExtractionFailed
 from kb_readers.grammars import GRAMMARS
 from kb_readers.model import DEFAULT_LIMITS, Context
+from tests.support.reading import reader_of, refusal
 
 STORE = '''
 """Keeps stones."""
@@ -179,7 +178,4 @@ def test_line_ends_and_marks_are_those_of_any_system() -> None:
 
 
 def test_code_that_cannot_be_decoded_is_refused() -> None:
-    with pytest.raises(ExtractionFailed) as failed:
-        read_code(b"\xff\xfe\x00", Context("py", DEFAULT_LIMITS))
-    assert failed.value.code == "undecodable_text"
-    assert dedent(failed.value.message).endswith(".")
+    refusal(reader_of(read_code, "py"), b"\xff\xfe\x00", "undecodable_text")

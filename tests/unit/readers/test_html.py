@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_readers.failures import ExtractionFailed
 from kb_readers.html import read_html
 from kb_readers.markdown import headings
+from tests.support.reading import refusal
 
 SOUP = [
     "<p>", "</p>", "<h1>", "</h1>", "<table>", "<tr>", "<td>", "</td>", "</tr>", "</table>", "<br>", "<hr>",
@@ -170,9 +170,7 @@ def test_japanese_has_what_windows_added_to_its_characters(rows_and_cells: list[
     ],
 )
 def test_a_page_that_cannot_be_decoded_is_refused(data: bytes) -> None:
-    with pytest.raises(ExtractionFailed) as failed:
-        read_html(data)
-    assert failed.value.code == "undecodable_text"
+    refusal(read_html, data, "undecodable_text")
 
 
 @settings(max_examples=2 * settings().max_examples)

@@ -190,9 +190,7 @@ def test_a_tree_that_branches_without_end_is_counted_as_the_file_says() -> None:
     ],
 )
 def test_a_pdf_that_cannot_be_read_says_why(data: bytes, code: str, message: str) -> None:
-    failure = refused(data)
-    assert failure.code == code
-    assert message in failure.message
+    refused(data, code, message)
 
 
 def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
@@ -249,9 +247,7 @@ def test_contents_without_an_end_are_damage_where_others_have_one() -> None:
 
 def test_a_pdf_of_which_nothing_can_be_unpacked_is_refused() -> None:
     nothing = drawn("granite")[:2] + b"\xff" * 40
-    failure = refused(packed_pdf([nothing, nothing]))
-    assert failure.code == "file_corrupt"
-    assert "pages 1 and 2 cannot be unpacked" in failure.message
+    refused(packed_pdf([nothing, nothing]), "file_corrupt", "pages 1 and 2 cannot be unpacked")
 
 
 FIELDS = [

@@ -13,7 +13,7 @@ from kb_contracts.access.keys import LOCAL
 from kb_contracts.access.local import local_token
 from kb_contracts.access.reach import ACCESS, RIGHTS, Access, Reach, access_header
 from kb_contracts.api.ragler import USER_ID
-from tests.support.engines import API_KEY, engine
+from tests.support.engines import API_KEY, client_of, engine
 from tests.support.patience import ANSWER_SECONDS
 
 WORDS = "granite quarry of nobody's business"
@@ -25,12 +25,7 @@ def _lines(folder: Path) -> list[Entry]:
 
 def test_each_request_is_a_line_and_no_text_is_in_any(tmp_path: Path) -> None:
     with engine(tmp_path, audit=AuditSettings(audit=True)) as url:
-        with httpx.Client(
-            base_url=f"{url}/api/v1",
-            headers={"Authorization": f"Bearer {API_KEY}"},
-            timeout=ANSWER_SECONDS,
-            verify=False,
-        ) as http:
+        with client_of(f"{url}/api/v1") as http:
             sent = {"text": WORDS, "title": WORDS, "tags": ["collection:memory"], "source_path": WORDS}
             job = http.post("/jobs", json=sent, headers={USER_ID: "ann", "X-Request-ID": "c1"}).json()
             job = http.get(f"/jobs/{job['id']}", params={"wait": 30}).json()

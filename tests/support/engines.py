@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 from anyio.from_thread import start_blocking_portal
 
 from kb_engine.app import create_app
@@ -14,9 +15,16 @@ from kb_engine.settings import EngineSettings
 from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support.new_base import put_base
+from tests.support.patience import ANSWER_SECONDS
 from tests.support.serving import serving_app
 
 API_KEY = "the-key-of-the-contract-tests"
+
+
+def client_of(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    """A client with the engine's key. Loading certificates would take longer than its requests."""
+    sent = {"Authorization": f"Bearer {API_KEY}", **(headers or {})}
+    return httpx.Client(base_url=url, headers=sent, timeout=ANSWER_SECONDS, verify=False)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from types import ModuleType
 
 import aiohttp
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from kb_config.settings import SettingsError
@@ -26,6 +25,7 @@ from kb_engine.start_errors import CannotListen, DriverMissing, EmbedderUnknown,
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.remote_index import RemoteIndex, Server
+from tests.support.serving import serving_app
 
 
 def nobody(_url: str) -> None:
@@ -163,12 +163,8 @@ async def test_a_registered_index_is_kept_in_step_by_the_engine(
     monkeypatch.setitem(sys.modules, remote.__name__, remote)
     monkeypatch.setattr(parts, "PARTS", (*parts.PARTS, remote.__name__))
     settings = EngineSettings(home=tmp_path, embedder="hash", index="remote")
-    runner = web.AppRunner(await create_app(settings))
-    await runner.setup()
-    try:
+    async with serving_app(await create_app(settings)):
         await eventually_async(lambda: server.generation, what="the index")
-    finally:
-        await runner.cleanup()
     assert server.created == 1
 
 

@@ -28,8 +28,7 @@ from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
 from kb_verify.client import Client
 from kb_verify.files import pdf
-from tests.support.engines import API_KEY, engine
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.engines import client_of, engine
 from tests.support.twins import attempts
 
 PAGE = Path(__file__).parents[2] / "docs" / "access-reference.md"
@@ -255,10 +254,7 @@ def _trials(url: str) -> Iterator[list[Trial]]:
     with ExitStack() as stack:
 
         def client(headers: dict[str, str]) -> Client:
-            sent = {"Authorization": f"Bearer {API_KEY}", **headers}
-            # Loading certificates for each client would take longer than its requests.
-            http = httpx.Client(base_url=url, headers=sent, timeout=ANSWER_SECONDS, verify=False)
-            return Client(stack.enter_context(http))
+            return Client(stack.enter_context(client_of(url, headers)))
 
         admin, ids, jobs = client({}), {}, {}
         files: dict[str, int] = {}

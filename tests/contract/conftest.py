@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from aiohttp import web
 
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
@@ -25,7 +25,8 @@ from tests.support.engine_http import Caller
 from tests.support.engines import API_KEY
 from tests.support.ingesting import HELD, TestEmbedder
 from tests.support.new_base import put_base
-from tests.support.patience import ANSWER_SECONDS, SILENCE, SUITE_SECONDS
+from tests.support.patience import ANSWER_SECONDS, SUITE_SECONDS
+from tests.support.serving import serving_app
 
 HELD_LONG = f"{HELD} " + "stone " * SHORT_BYTES
 """A note in the lane of long jobs that `embedder` holds; two take all the places of one caller there."""
@@ -57,8 +58,7 @@ class Start:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._runner: web.AppRunner | None = None
-        self._http: httpx.AsyncClient | None = None
+        self._running = AsyncExitStack()
 
     async def __call__(self, **settings: Any) -> Caller:
         """Start an engine with these settings and return a caller."""
@@ -66,23 +66,15 @@ class Start:
         configured = EngineSettings(**chosen)
         if not (configured.store or configured.folder.exists()):
             put_base(configured.database)
-        app = await create_app(configured)
-        self._runner = web.AppRunner(app, shutdown_timeout=SILENCE, max_line_size=REQUEST_LINE_BYTES)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        port = self._runner.addresses[0][1]
+        serving = serving_app(await create_app(configured), max_line_size=REQUEST_LINE_BYTES)
+        url = await self._running.enter_async_context(serving)
         # Without loading certificates, a client is created ten times as fast.
-        self._http = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS, verify=False
-        )
-        return Caller(self._http)
+        http = httpx.AsyncClient(base_url=url, timeout=ANSWER_SECONDS, verify=False)
+        return Caller(await self._running.enter_async_context(http))
 
     async def stop(self) -> None:
         """Stop the engine cleanly."""
-        if self._http is not None:
-            await self._http.aclose()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._running.aclose()
 
 
 @pytest.fixture

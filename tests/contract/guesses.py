@@ -15,8 +15,7 @@ from kb_contracts.api.ragler import USER_ID, collection_id
 from kb_contracts.semantics.search import quote_hash
 from tests.parity.history import PATHS, Step, Story
 from tests.parity.playing import Played, Side
-from tests.support.engines import API_KEY
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.engines import client_of
 
 MINE, THEIRS = "collection:memory", "collection:documents"
 _OF_TIME = ("elapsed_seconds", "estimated_seconds", "took_ms", "executionTime", "retry_after", "detail")
@@ -26,8 +25,7 @@ _STEPS = 120
 
 def _caller(url: str, name: str, tag: str) -> httpx.Client:
     access = Access(name, reach=Reach(frozenset([tag]), frozenset([f"{tag}-"])))
-    headers = {"Authorization": f"Bearer {API_KEY}", ACCESS: access_header(access)}
-    return httpx.Client(base_url=url, headers=headers, timeout=ANSWER_SECONDS, verify=False)
+    return client_of(url, {ACCESS: access_header(access)})
 
 
 class Exact(Side):

@@ -13,8 +13,7 @@ import pytest
 from kb_contracts.access.reach import ACCESS, Access, Reach, access_header
 from kb_contracts.api.ragler import SERVICE, USER_ROLE, collection_id
 from kb_simulator import SimulatorSettings, in_thread
-from tests.support.engines import API_KEY, engine
-from tests.support.patience import ANSWER_SECONDS
+from tests.support.engines import API_KEY, client_of, engine
 from tests.support.postgres import new_database
 
 PUBLISHED = "guides, public-*"
@@ -39,9 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(
-        base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=ANSWER_SECONDS, verify=False
-    ) as client:
+    with client_of(url) as client:
         yield client
         client.delete("/api/v1/documents", params={"confirm": "true", "collections": "true"})
 

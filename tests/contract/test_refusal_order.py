@@ -15,9 +15,8 @@ import pytest
 
 from kb_contracts.api.ragler import LIMITS
 from kb_http.requests import JSON_BODY_BYTES
-from tests.support.engines import API_KEY, engine, simulator
+from tests.support.engines import client_of, engine, simulator
 from tests.support.eventually import eventually
-from tests.support.patience import ANSWER_SECONDS
 
 Sending = dict[str, Any]
 """The arguments of httpx for a request; `text` and `padding` make its body."""
@@ -72,8 +71,7 @@ def side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     starting = engine(home) if request.param == "engine" else simulator()
     with pytest.MonkeyPatch.context() as patch, starting as url:
         patch.setitem(LIMITS, "vectorSearch", 1)
-        key = {"Authorization": f"Bearer {API_KEY}"}
-        with httpx.Client(base_url=url, headers=key, timeout=ANSWER_SECONDS, verify=False) as http:
+        with client_of(url) as http:
             yield Side(request.param, http)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+import httpx
 from anyio.from_thread import start_blocking_portal
 
 from kb_engine.app import create_app
@@ -15,9 +15,16 @@ from kb_engine.settings import EngineSettings
 from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support.new_base import put_base
-from tests.support.patience import SILENCE
+from tests.support.patience import ANSWER_SECONDS
+from tests.support.serving import serving_app
 
 API_KEY = "the-key-of-the-contract-tests"
+
+
+def client_of(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    """A client with the engine's key. Loading certificates would take longer than its requests."""
+    sent = {"Authorization": f"Bearer {API_KEY}", **(headers or {})}
+    return httpx.Client(base_url=url, headers=sent, timeout=ANSWER_SECONDS, verify=False)
 
 
 @contextmanager
@@ -39,19 +46,9 @@ def engine(home: Path, middlewares: Sequence[Any] = (), *, port: int = 0, **sett
     async def serving() -> AsyncIterator[str]:
         app = await create_app(configured)
         app.middlewares[:0] = middlewares
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            shutdown_timeout=SILENCE,
-            max_line_size=REQUEST_LINE_BYTES,
-            max_field_size=HEADER_BYTES,
-        )
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", port).start()
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+        bounds = {"max_line_size": REQUEST_LINE_BYTES, "max_field_size": HEADER_BYTES}
+        async with serving_app(app, port, **bounds) as url:
+            yield url
 
     with start_blocking_portal() as loop, loop.wrap_async_context_manager(serving()) as url:
         yield url

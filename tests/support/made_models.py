@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from tests.support.patience import SILENCE
+from tests.support.serving import serving_app
 
 _FLOAT, _INT64 = 1, 7
 _VARINT, _BYTES = 0, 2
@@ -114,10 +114,5 @@ async def hub(repository: str, folder: Path, requests: list[str]) -> AsyncIterat
     app = web.Application()
     app.router.add_get(f"/api/models/{repository}/revision/{{revision}}", metadata)
     app.router.add_get(f"/{repository}/resolve/{{revision}}/{{file:.*}}", file)
-    runner = web.AppRunner(app, shutdown_timeout=SILENCE, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as url:
+        yield url

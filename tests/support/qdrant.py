@@ -26,8 +26,9 @@ from qdrant_client.http.models import models as rest
 
 from kb_engine.index.qdrant.index import QdrantIndex
 from kb_engine.index.qdrant.qdrant_settings import QdrantSettings
-from tests.support.patience import ANSWER_SECONDS, SILENCE, START_SECONDS
+from tests.support.patience import ANSWER_SECONDS, START_SECONDS
 from tests.support.qdrant_cores import REAL_KEY, REAL_URL, Core, EdgeCore, Hits
+from tests.support.serving import serving_app
 
 M = TypeVar("M", bound=BaseModel)
 Fault = Literal["unavailable", "cut", "torn", "garbage", "empty", "silent", "busy", "denied"]
@@ -170,14 +171,10 @@ class QdrantServer:
 async def serving(core: Core, **options: Any) -> AsyncIterator[QdrantServer]:
     """Serve on a free port of loopback, in this loop."""
     server = QdrantServer(core, **options)
-    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=SILENCE)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        yield server
+        async with serving_app(server.app()) as server.url:
+            yield server
     finally:
-        await runner.cleanup()
         await core.close()
 
 

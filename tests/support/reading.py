@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +35,18 @@ def only_text(read: Read, data: bytes) -> str:
     return page.text
 
 
-def refusal(read: Read, data: bytes) -> ExtractionFailed:
-    """The error of reading these bytes; its message must end with a full sentence."""
+def refusal(read: Read, data: bytes, code: str | None = None, words: str = "") -> ExtractionFailed:
+    """The error of reading these bytes; its message must have `words` and end with a full sentence."""
     with pytest.raises(ExtractionFailed) as failed:
         read(data)
+    assert code in {None, failed.value.code}, failed.value
+    assert words in failed.value.message
     assert failed.value.message.endswith(".")
     return failed.value
+
+
+def saved(document: Any) -> bytes:
+    """The bytes of a document that saves itself to a file."""
+    file = BytesIO()
+    document.save(file)
+    return file.getvalue()

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -119,26 +120,32 @@ def _bm25(
     documents: list[IndexedDocument], text: str, languages: Sequence[str]
 ) -> tuple[dict[int, float], float]:
     """Return the score of each chunk that contains a word, and the highest possible score of the query."""
-    analyser = Analyser()
     postings: dict[str, list[tuple[int, int, int]]] = {}
     lengths: list[int] = []
     for one in documents:
-        texts = zip(one.headings, one.texts, strict=True)
-        for chunk_id, found in zip(
-            one.chunk_ids, analyser.chunks(one.title, texts, one.language), strict=True
-        ):
-            lengths.append(found.length)
-            for term, frequency in Counter(found.terms).items():
-                postings.setdefault(term, []).append((chunk_id, frequency, found.length))
+        chunks = _analysed(one.title, tuple(one.headings), tuple(one.texts), one.language)
+        for chunk_id, (length, frequencies) in zip(one.chunk_ids, chunks, strict=True):
+            lengths.append(length)
+            for term, frequency in frequencies.items():
+                postings.setdefault(term, []).append((chunk_id, frequency, length))
     average = sum(lengths) / len(lengths) if lengths else 1.0
     scores: dict[int, float] = {}
     counts = {term: len(found) for term, found in postings.items()}
-    weights, reach = weigh_words(analyser.words_of(text, languages), counts, len(lengths))
+    weights, reach = weigh_words(Analyser().words_of(text, languages), counts, len(lengths))
     for term, weight in weights.items():
         for chunk_id, frequency, length in postings.get(term, []):
             part = weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
             scores[chunk_id] = scores.get(chunk_id, 0.0) + part
     return scores, reach
+
+
+@cache
+def _analysed(
+    title: str, headings: tuple[str | None, ...], texts: tuple[str, ...], language: str | None
+) -> list[tuple[int, Counter[str]]]:
+    """Return the length of each chunk, and the frequencies of its terms."""
+    found = Analyser().chunks(title, zip(headings, texts, strict=True), language)
+    return [(each.length, Counter(each.terms)) for each in found]
 
 
 def _conditions(one: IndexedDocument, wanted: Selection) -> Iterator[bool]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.support.patience import SILENCE
+from tests.support.serving import serving_app
 
 Json = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -63,16 +63,9 @@ async def rerank_endpoint() -> AsyncIterator[RerankEndpoint]:
     endpoint = RerankEndpoint()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/rerank", endpoint.answer)
-    runner = web.AppRunner(app, shutdown_timeout=SILENCE, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    endpoint.url = f"http://{host}:{port}/rerank"
-    try:
+    async with serving_app(app) as url:
+        endpoint.url = f"{url}/rerank"
         yield endpoint
-    finally:
-        await runner.cleanup()
 
 
 def answering(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Fault:

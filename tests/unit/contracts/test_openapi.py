@@ -26,11 +26,6 @@ REQUIRED = {"removeSource": "?source_path=x"}
 
 Client = TestClient[web.Request, web.Application]
 
-each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda entry: entry.id)
-each_with_body = pytest.mark.parametrize(
-    "operation", [entry for entry in OPERATIONS if entry.body], ids=lambda entry: entry.id
-)
-
 
 async def fail(incoming: Incoming) -> msgspec.Struct:
     """A handler that fails with the code that the test sends."""
@@ -81,31 +76,37 @@ async def exchange(
     return response.status, answer["code"]
 
 
-@each_operation
 async def test_every_code_that_an_operation_may_fail_with_is_documented(
-    client: Client, operation: AnyOperation
+    client: Client, subtests: pytest.Subtests
 ) -> None:
-    for code in possible_errors(operation):
-        assert await exchange(client, operation, headers={"X-Fail-With": code}) == (ERRORS[code].status, code)
+    for operation in OPERATIONS:
+        for code in possible_errors(operation):
+            with subtests.test(operation=operation.id, code=code):
+                answer = await exchange(client, operation, headers={"X-Fail-With": code})
+                assert answer == (ERRORS[code].status, code)
 
 
-@each_operation
 async def test_a_query_parameter_that_does_not_exist_is_documented(
-    client: Client, operation: AnyOperation
+    client: Client, subtests: pytest.Subtests
 ) -> None:
-    assert await exchange(client, operation, query="?colour=red") == (422, "unknown_parameter")
+    for operation in OPERATIONS:
+        with subtests.test(operation=operation.id):
+            assert await exchange(client, operation, query="?colour=red") == (422, "unknown_parameter")
 
 
-@each_operation
-async def test_the_document_says_who_needs_the_key(client: Client, operation: AnyOperation) -> None:
+async def test_the_document_says_who_needs_the_key(client: Client, subtests: pytest.Subtests) -> None:
     """The probes ignore a wrong key."""
-    is_open = DOCUMENT["paths"][operation.path][operation.method.lower()].get("security") == []
-    assert is_open == operation.public
-    answer = (500, "internal") if is_open else (401, "unauthorized")
-    assert await exchange(client, operation, key="wrong") == answer
+    for operation in OPERATIONS:
+        with subtests.test(operation=operation.id):
+            is_open = DOCUMENT["paths"][operation.path][operation.method.lower()].get("security") == []
+            assert is_open == operation.public
+            answer = (500, "internal") if is_open else (401, "unauthorized")
+            assert await exchange(client, operation, key="wrong") == answer
 
 
-@each_with_body
+@pytest.mark.parametrize(
+    "operation", [entry for entry in OPERATIONS if entry.body], ids=lambda entry: entry.id
+)
 async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: AnyOperation) -> None:
     json = {"Content-Type": "application/json"}
     assert await exchange(client, operation, data=b"{", headers=json) == (400, "invalid_request")
@@ -148,15 +149,7 @@ def test_the_form_has_the_file_and_each_field_of_its_model() -> None:
     content = DOCUMENT["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]
     fields = content["schema"]["properties"]
     assert content["schema"]["required"] == ["file"]
-    assert fields.keys() == {
-        "file",
-        "title",
-        "tags",
-        "metadata",
-        "source_path",
-        "dedup_scope",
-        "force_ocr",
-    }
+    assert fields.keys() == {"file", "title", "tags", "metadata", "source_path", "dedup_scope", "force_ocr"}
     assert (fields["force_ocr"]["enum"], fields["force_ocr"]["default"]) == (["false", "true"], "false")
     assert {name for name, field in fields.items() if "contentSchema" in field} == {"tags", "metadata"}
     assert all(field["type"] == "string" for field in fields.values())

@@ -181,8 +181,7 @@ def test_the_kind_of_a_query_follows_its_form(query: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "kind"),
-    [*((sign, "keywords") for sign in '"“a1_'), ("a1", "exact"), ("a.", "exact")],
+    ("part", "kind"), [*((sign, "keywords") for sign in '"“a1_'), ("a1", "exact"), ("a.", "exact")]
 )
 def test_the_longest_odd_queries_have_a_kind(part: str, kind: str) -> None:
     assert query_kind(part * (4000 // len(part))) == kind

@@ -70,10 +70,6 @@ def test_a_time_is_that_moment_wherever_it_was_told() -> None:
     assert end == datetime(2025, 1, 1, microsecond=500_000, tzinfo=UTC)
 
 
-def test_filters_without_dates_have_no_date_window() -> None:
-    assert date_window(Filters()) == (None, None)
-
-
 @given(
     moment=st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1)),
     offset=st.integers(-23, 23),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -108,40 +109,36 @@ def entry(tool: str = "kb_search", *, calls: int = 100, failures: int = 0, p95: 
     return Entry(tool=tool, era="2025-11-25", calls=calls, failures=failures, p50=10, p95=p95, p99=30)
 
 
-def figures(*entries: Entry, seconds: float = 10) -> Figures:
-    return Figures(seconds=seconds, entries=list(entries))
-
-
 def server(seconds: float, *, mib: float = 80, sockets: int = 10) -> Sample:
     return Sample(seconds=seconds, name="server", resident_mib=mib, cpu=0.5, sockets=sockets)
 
 
-def test_a_run_within_its_budgets_breaks_nothing() -> None:
-    budgets = Budgets(
-        total=TotalBudget(error_share=0.01, calls_per_second_per_user=10),
-        tools={"kb_search": ToolBudget(p95=20, p99=30)},
-    )
-    assert broken(budgets, figures(entry(failures=1)), 1) == []
+FAST_ENOUGH = Budgets(total=TotalBudget(calls_per_second_per_user=1.5))
 
 
-def test_a_percentile_over_its_budget_is_named_with_tool_version_and_value() -> None:
-    """The reader knows the cause without opening the report."""
-    budgets = Budgets(tools={"kb_search": ToolBudget(p95=19)})
-    assert broken(budgets, figures(entry()), 1) == ["kb_search at 2025-11-25: p95 20 ms; budget 19"]
-
-
-def test_the_share_of_errors_counts_all_tools_together() -> None:
-    budgets = Budgets(total=TotalBudget(error_share=0.005))
-    found = broken(budgets, figures(entry(failures=2), entry("kb_get")), 1)
-    assert found == ["2 of 200 calls failed (1.00%); budget 0.50%"]
-
-
-def test_fewer_calls_a_second_than_the_floor_are_a_breach() -> None:
-    """A server that responds to few calls is not fast. Few users make few calls."""
-    budgets = Budgets(total=TotalBudget(calls_per_second_per_user=1.5))
-    found = broken(budgets, figures(entry()), 8)
-    assert found == ["10.0 calls a second of 8 users; budget at least 12"]
-    assert broken(budgets, figures(entry()), 6) == []
+@pytest.mark.parametrize(
+    ("budgets", "entries", "users", "complaints"),
+    [
+        (Budgets(total=TotalBudget(error_share=0.01, calls_per_second_per_user=10),
+                 tools={"kb_search": ToolBudget(p95=20, p99=30)}), [entry(failures=1)], 1, []),
+        (Budgets(tools={"kb_search": ToolBudget(p95=19)}), [entry()], 1,
+         ["kb_search at 2025-11-25: p95 20 ms; budget 19"]),
+        (Budgets(total=TotalBudget(error_share=0.005)), [entry(failures=2), entry("kb_get")], 1,
+         ["2 of 200 calls failed (1.00%); budget 0.50%"]),
+        (FAST_ENOUGH, [entry()], 8, ["10.0 calls a second of 8 users; budget at least 12"]),
+        (FAST_ENOUGH, [entry()], 6, []),
+        (Budgets(tools={"kb_upload_chunk": ToolBudget(p95=5)}), [entry()], 1,
+         ["kb_upload_chunk was never called, and has a budget"]),
+        (Budgets(), [], 1, ["no call was made"]),
+    ],
+    ids=["within", "a slow tool", "errors of all tools", "few calls", "few users", "a tool not called",
+         "no call"],
+)  # fmt: skip
+def test_a_breach_of_a_budget_is_named_with_its_values(
+    budgets: Budgets, entries: list[Entry], users: int, complaints: list[str]
+) -> None:
+    """A server that responds to few calls is not fast, nor a scenario that lost its uploads."""
+    assert broken(budgets, Figures(seconds=10, entries=entries), users) == complaints
 
 
 @pytest.mark.parametrize(("shape", "mean"), [("steady", 20), ("ramp", 14.7), ("spike", 7.2)])
@@ -150,38 +147,23 @@ def test_the_users_of_a_plan_are_counted_on_average(shape: ShapeName, mean: floa
     assert Plan(shape, 20, 60).mean_users == pytest.approx(mean, abs=0.5)
 
 
-def test_a_tool_with_a_budget_that_was_never_called_is_a_breach() -> None:
-    """A scenario that lost its uploads must not pass as fast uploads."""
-    budgets = Budgets(tools={"kb_upload_chunk": ToolBudget(p95=5)})
-    assert broken(budgets, figures(entry()), 1) == ["kb_upload_chunk was never called, and has a budget"]
-
-
-def test_a_run_without_calls_breaks_its_budgets() -> None:
-    assert broken(Budgets(), figures(), 1) == ["no call was made"]
-
-
-def test_memory_that_grows_breaks_a_soak() -> None:
-    samples = [server(second, mib=80 + second / 30) for second in range(0, 601, 10)]
-    assert broken_by_soak(SoakBudget(server_mib_per_minute=1.0), samples, 600) == [
-        "the server's memory grew by 2.00 MiB a minute; budget 1"
-    ]
-
-
-def test_growth_during_warm_up_does_not_fail_a_soak_test() -> None:
-    samples = [server(second, mib=min(second, 60)) for second in range(0, 601, 10)]
-    assert broken_by_soak(SoakBudget(skip_seconds=60, server_mib_per_minute=0.1), samples, 600) == []
-
-
-def test_sockets_that_stay_open_break_a_soak() -> None:
-    samples = [server(second, sockets=10 + second // 10) for second in range(0, 601, 10)]
-    budget = SoakBudget(skip_seconds=0, server_more_sockets=4)
-    assert broken_by_soak(budget, samples, 600) == ["the server holds 38 more sockets at the end; budget 4"]
-
-
-def test_a_short_run_is_not_judged_as_a_soak() -> None:
-    """A slope over a few seconds is noise."""
-    samples = [server(second, mib=80 + second) for second in range(0, 60, 10)]
-    assert broken_by_soak(SoakBudget(from_seconds=300, server_mib_per_minute=1.0), samples, 60) == []
+@pytest.mark.parametrize(
+    ("budget", "seconds", "mib", "complaints"),
+    [
+        (SoakBudget(server_mib_per_minute=1.0), 600, lambda at: 80 + at / 30,
+         ["the server's memory grew by 2.00 MiB a minute; budget 1"]),
+        (SoakBudget(skip_seconds=60, server_mib_per_minute=0.1), 600, lambda at: min(at, 60), []),
+        (SoakBudget(from_seconds=300, server_mib_per_minute=1.0), 50, lambda at: 80 + at, []),
+        (SoakBudget(skip_seconds=0, server_more_sockets=4), 600, lambda _: 80,
+         ["the server holds 38 more sockets at the end; budget 4"]),
+    ],
+    ids=["memory", "memory of the warm-up", "a short run, in which a slope is noise", "sockets"],
+)  # fmt: skip
+def test_growth_over_the_budget_breaks_a_soak(
+    budget: SoakBudget, seconds: int, mib: Callable[[int], float], complaints: list[str]
+) -> None:
+    samples = [server(at, mib=mib(at), sockets=10 + at // 10) for at in range(0, seconds + 1, 10)]
+    assert broken_by_soak(budget, samples, seconds) == complaints
 
 
 @pytest.mark.parametrize(

@@ -455,9 +455,7 @@ def deep() -> bytes:
     ],
 )
 def test_a_docx_bomb_is_refused(bomb: Callable[[], bytes], code: str, message: str) -> None:
-    failure = refused(bomb())
-    assert failure.code == code
-    assert message in failure.message
+    refused(bomb(), code, message)
 
 
 @pytest.mark.process

@@ -200,9 +200,7 @@ def test_the_text_is_in_the_encoding_that_is_declared_or_utf_8(head: bytes, body
     ],
 )  # fmt: skip
 def test_text_that_cannot_be_decoded_is_refused(head: bytes, body: bytes, why: str) -> None:
-    failed = refused(HEAD + head + b"\n" + body)
-    assert failed.code == "undecodable_text"
-    assert why in failed.message
+    refused(HEAD + head + b"\n" + body, "undecodable_text", why)
 
 
 @pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\n\r\n", b"\xef\xbb\xbf\r\n"])
@@ -236,9 +234,7 @@ def test_a_mail_of_parts_that_ends_before_they_do_says_that_it_may_be_cut_off() 
 @pytest.mark.parametrize("deep", [110, 3_000])
 def test_parts_within_parts_without_end_are_refused(deep: int) -> None:
     heads = (b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (each, each) for each in range(deep))
-    failed = refused(HEAD + b"".join(heads) + b"\ngranite\n")
-    assert failed.code == "extraction_failed"
-    assert "deep" in failed.message
+    refused(HEAD + b"".join(heads) + b"\ngranite\n", "extraction_failed", "deep")
 
 
 @pytest.mark.parametrize(
@@ -353,8 +349,7 @@ def test_a_damaged_message_within_a_message_is_named_and_the_rest_is_read() -> N
 
 @pytest.mark.parametrize("deep", [110, 3_000])
 def test_messages_within_messages_without_end_are_refused(deep: int) -> None:
-    failed = refused(HEAD + b"Content-Type: message/rfc822\n\n" * deep + INNER)
-    assert (failed.code, "deep" in failed.message) == ("extraction_failed", True)
+    refused(HEAD + b"Content-Type: message/rfc822\n\n" * deep + INNER, "extraction_failed", "deep")
 
 
 def test_messages_over_the_limit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

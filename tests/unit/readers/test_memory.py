@@ -16,8 +16,7 @@ BY_OCR = Reader("module", "function", memory_limit="ocr")
 
 
 @pytest.mark.parametrize(
-    ("size", "most"),
-    [(0, 512 * MEBIBYTE), (7_700, 512 * MEBIBYTE + 7_700 * 64), (GIBIBYTE, 2 * GIBIBYTE)],
+    ("size", "most"), [(0, 512 * MEBIBYTE), (7_700, 512 * MEBIBYTE + 7_700 * 64), (GIBIBYTE, 2 * GIBIBYTE)]
 )
 def test_a_file_has_memory_in_proportion_to_its_size(size: int, most: int) -> None:
     assert Limits().memory_for(BY_SIZE, size) == most

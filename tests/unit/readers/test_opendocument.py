@@ -97,8 +97,7 @@ MANIFEST = '<m><file-entry><encryption-data checksum="x"/></file-entry></m>'
     ],
 )
 def test_a_damaged_or_locked_odt_is_refused_with_its_reason(data: bytes, code: str, word: str) -> None:
-    failed = refused(data)
-    assert (failed.code, word in failed.message) == (code, True), failed.message
+    refused(data, code, word)
 
 
 @pytest.mark.parametrize("read", [read_odt, read_ods])

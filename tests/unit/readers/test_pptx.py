@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from functools import partial
-from io import BytesIO
 from typing import Any
 from xml.parsers import expat
 
@@ -18,7 +17,7 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.pptx import read_pptx
 from kb_readers.xml_files import unsound
 from tests.support.documents import LOCKED_OFFICE, encrypted, laughs, outside, rewritten, with_part
-from tests.support.reading import refusal
+from tests.support.reading import refusal, saved
 
 refused = partial(refusal, read_pptx)
 
@@ -27,12 +26,6 @@ SLIDE = "ppt/slides/slide1.xml"
 TITLE_AND_BODY, TITLE_ONLY, BLANK = 1, 5, 6
 MACROS = b"application/vnd.ms-powerpoint.presentation.macroEnabled.main+xml"
 PLAIN = b"application/vnd.openxmlformats-officedocument.presentationml.presentation.main+xml"
-
-
-def saved(presentation: Any) -> bytes:
-    file = BytesIO()
-    presentation.save(file)
-    return file.getvalue()
 
 
 def titled(presentation: Any, title: str, body: str = "", notes: str = "") -> Any:
@@ -194,17 +187,11 @@ def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
         (rewritten(ONE, {"ppt/_rels/presentation.xml.rels": None}), "file_corrupt", "is missing"),
         (rewritten(ONE, {"_rels/.rels": None}), "file_corrupt", "no PPTX"),
         (rewritten(ONE, {SLIDE: laughs}), "file_corrupt", "entities"),
-        (
-            rewritten(ONE, {SLIDE: outside}),
-            "file_corrupt",
-            "entities",
-        ),
+        (rewritten(ONE, {SLIDE: outside}), "file_corrupt", "entities"),
     ],
 )
 def test_a_pptx_that_cannot_be_read_says_why(data: bytes, code: str, message: str) -> None:
-    failure = refused(data)
-    assert failure.code == code
-    assert message in failure.message
+    refused(data, code, message)
 
 
 def test_macros_are_ignored_and_the_slides_are_read() -> None:
@@ -217,9 +204,7 @@ def test_a_part_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPa
     large = rewritten(ONE, {SLIDE: lambda xml: xml + b" " * (1 << 20)})
     again = rewritten(ONE, {"ppt/presentation.xml": repeated})
     for data in (large, again):
-        failure = refused(data)
-        assert failure.code == "extraction_failed"
-        assert "1,048,576 bytes" in failure.message
+        refused(data, "extraction_failed", "1,048,576 bytes")
 
 
 def repeated(xml: bytes) -> bytes:

@@ -114,8 +114,7 @@ def long_entity() -> bytes:
 
 @pytest.mark.parametrize("bomb", [laughs, hidden_laughs, long_entity])
 def test_entities_that_grow_are_refused(bomb: Callable[[], bytes]) -> None:
-    failure = refused(bomb())
-    assert (failure.code, "entities" in failure.message) == ("file_corrupt", True)
+    refused(bomb(), "file_corrupt", "entities")
 
 
 async def test_short_entities_cannot_fill_the_memory(tmp_path: Path) -> None:
@@ -138,12 +137,9 @@ async def test_short_entities_cannot_fill_the_memory(tmp_path: Path) -> None:
     ],
 )
 def test_an_svg_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
-    failure = refused(data)
-    assert failure.code == "file_corrupt"
-    assert message in failure.message
+    refused(data, "file_corrupt", message)
 
 
 def test_a_drawing_deeper_than_any_is_refused() -> None:
     """The parser would take minutes for it."""
-    failure = refused(svg("<g>" * (20 << 20)))
-    assert (failure.code, "1,000 deep" in failure.message) == ("extraction_failed", True)
+    refused(svg("<g>" * (20 << 20)), "extraction_failed", "1,000 deep")

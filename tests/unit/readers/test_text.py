@@ -56,8 +56,7 @@ def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str
 
 
 @pytest.mark.parametrize(
-    "filename",
-    ["a.xyz", "a.wpd", "a.mdb", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"],
+    "filename", ["a.xyz", "a.wpd", "a.mdb", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"]
 )
 def test_an_unknown_extension_is_refused_with_the_accepted_ones(filename: str) -> None:
     with pytest.raises(ExtractionFailed) as failed:
@@ -193,12 +192,9 @@ async def test_the_first_heading_is_the_title_of_markdown_only(tmp_path: Path) -
     assert (await read_path(path, TEXT)).title is None
 
 
-def found(text: str) -> list[tuple[int, str]]:
-    return [(heading.level, heading.title) for heading in headings(text)]
-
-
 def test_a_title_has_no_emphasis_and_no_escapes() -> None:
-    assert found("# **Bold** \\*x\\*  `y`\n") == [(1, "Bold *x* y")]
+    (heading,) = headings("# **Bold** \\*x\\*  `y`\n")
+    assert (heading.level, heading.title) == (1, "Bold *x* y")
 
 
 def test_a_heading_without_end_is_cut() -> None:

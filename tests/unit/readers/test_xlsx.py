@@ -6,7 +6,6 @@ import time
 from datetime import date, datetime, timedelta
 from datetime import time as clock
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.model import Limits
 from kb_readers.xlsx import formatter, read_xlsx
 from tests.support.documents import rewritten, with_part
-from tests.support.reading import only_text, read_path, refusal
+from tests.support.reading import only_text, read_path, refusal, saved
 
 text = partial(only_text, read_xlsx)
 refused = partial(refusal, read_xlsx)
@@ -33,12 +32,6 @@ SHEET = "xl/worksheets/sheet1.xml"
 STRINGS = "xl/sharedStrings.xml"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
-
-
-def saved(book: Workbook) -> bytes:
-    file = BytesIO()
-    book.save(file)
-    return file.getvalue()
 
 
 def book_of(*rows: list[Any], name: str = "Stones") -> bytes:
@@ -264,14 +257,12 @@ def test_values_that_do_not_stand_below_the_names_of_their_columns_have_them() -
 def test_a_workbook_of_more_cells_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xlsx, "MOST_CELLS", 3)
     assert len(rows(book_of(["a", "b", None, "c"]))) == 1
-    failure = refused(book_of(["a", "b"], ["c", "d"]))
-    assert (failure.code, "more than 3 cells" in failure.message) == ("extraction_failed", True)
+    refused(book_of(["a", "b"], ["c", "d"]), "extraction_failed", "more than 3 cells")
 
 
 def test_a_long_text_in_very_many_cells_is_refused() -> None:
     data = with_strings('<c t="s"><v>0</v></c>' * 100, f"<si><t>{'x' * (1 << 20)}</t></si>")
-    failure = refused(data)
-    assert (failure.code, "bytes of text" in failure.message) == ("extraction_failed", True)
+    refused(data, "extraction_failed", "bytes of text")
 
 
 @pytest.mark.parametrize(
@@ -287,8 +278,7 @@ def test_a_long_text_in_very_many_cells_is_refused() -> None:
     ],
 )
 def test_a_cell_that_makes_no_sense_is_damage(cell: str) -> None:
-    failure = refused(with_sheet(f'<row r="1">{cell}</row>'))
-    assert (failure.code, "damaged" in failure.message) == ("file_corrupt", True)
+    refused(with_sheet(f'<row r="1">{cell}</row>'), "file_corrupt", "damaged")
 
 
 @pytest.mark.parametrize(
@@ -299,9 +289,7 @@ def test_a_cell_that_makes_no_sense_is_damage(cell: str) -> None:
     ],
 )
 def test_an_xlsx_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
-    failure = refused(data)
-    assert failure.code == "file_corrupt"
-    assert message in failure.message
+    refused(data, "file_corrupt", message)
 
 
 @pytest.mark.process

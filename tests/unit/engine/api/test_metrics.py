@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kb_contracts.access.key_file import KeyFile, rights_of
 from kb_engine.settings import EngineSettings
 from kb_server.observability.metrics import Metrics
-from tests.support.engines import API_KEY, engine
+from tests.support.engines import API_KEY, client_of, engine
 from tests.support.eventually import eventually
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.stack import ROOT
@@ -31,10 +31,7 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def test_requests_jobs_and_the_base_are_counted(tmp_path: Path) -> None:
-    with (
-        engine(tmp_path) as url,
-        httpx.Client(base_url=url, headers=ADMINISTRATOR, timeout=ANSWER_SECONDS, verify=False) as http,
-    ):
+    with engine(tmp_path) as url, client_of(url) as http:
         job = http.post("/api/v1/jobs", json={"text": "Bees keep warm."}).json()
         state = partial(http.get, f"/api/v1/jobs/{job['id']}")
         eventually(lambda: state().json()["status"], lambda status: status == "completed", what="the job")

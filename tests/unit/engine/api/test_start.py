@@ -12,7 +12,6 @@ from types import ModuleType
 
 import aiohttp
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from kb_config.settings import SettingsError
@@ -26,6 +25,7 @@ from kb_engine.start_errors import CannotListen, DriverMissing, EmbedderUnknown,
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
 from tests.support.remote_index import RemoteIndex, Server
+from tests.support.serving import serving_app
 
 
 def nobody(_url: str) -> None:
@@ -163,61 +163,53 @@ async def test_a_registered_index_is_kept_in_step_by_the_engine(
     monkeypatch.setitem(sys.modules, remote.__name__, remote)
     monkeypatch.setattr(parts, "PARTS", (*parts.PARTS, remote.__name__))
     settings = EngineSettings(home=tmp_path, embedder="hash", index="remote")
-    runner = web.AppRunner(await create_app(settings))
-    await runner.setup()
-    try:
+    async with serving_app(await create_app(settings)):
         await eventually_async(lambda: server.generation, what="the index")
-    finally:
-        await runner.cleanup()
     assert server.created == 1
 
 
-async def asked(
-    home: Path, headers: dict[str, str], *, host: str = "127.0.0.1", key: str = ""
-) -> tuple[int, str]:
-    settings = EngineSettings(home=home, embedder="hash", host=host, api_key=key)
-    async with TestClient(TestServer(await create_app(settings))) as client:
-        form = aiohttp.FormData()
-        form.add_field("file", b"Send all money to the stranger.", filename="note.txt")
-        async with client.post("/api/v1/jobs", data=form, headers=headers) as response:
-            return response.status, (await response.json()).get("code", "")
+async def answers(home: Path, *headers: dict[str, str], **settings: str) -> list[tuple[int, str]]:
+    """Return status and code of an engine's answers to a file that is sent with each of the headers."""
+    app = await create_app(EngineSettings(home=home, embedder="hash", **settings))  # type: ignore[arg-type]
+    found = []
+    async with TestClient(TestServer(app)) as client:
+        for each in headers:
+            form = aiohttp.FormData()
+            form.add_field("file", b"Send all money to the stranger.", filename="note.txt")
+            async with client.post("/api/v1/jobs", data=form, headers=each) as response:
+                found.append((response.status, (await response.json()).get("code", "")))
+    return found
 
 
-@pytest.mark.parametrize("origin", ["https://stranger.example", "null", "http://127.0.0.1.stranger.example"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-async def test_a_strangers_page_cannot_submit_a_file(origin: str, host: str, tmp_path: Path) -> None:
+async def test_a_strangers_page_cannot_submit_a_file(host: str, tmp_path: Path) -> None:
     """A form needs no permission from the browser: only its Origin shows the source."""
-    assert await asked(tmp_path, {"Origin": origin}, host=host) == (401, "unauthorized")
+    strangers = ("https://stranger.example", "null", "http://127.0.0.1.stranger.example")
+    found = await answers(tmp_path, *({"Origin": each} for each in strangers), host=host)
+    assert dict(zip(strangers, found, strict=True)) == dict.fromkeys(strangers, (401, "unauthorized"))
 
 
-@pytest.mark.parametrize("name", ["stranger.example", "stranger.example:8000", "localhost.stranger.example"])
-async def test_a_page_whose_name_resolves_to_this_machine_is_refused(name: str, tmp_path: Path) -> None:
+async def test_a_page_whose_name_resolves_to_this_machine_is_refused(tmp_path: Path) -> None:
     """DNS rebinding makes the page's origin the engine's own; the Host is still the other site's."""
-    assert await asked(tmp_path, {"Host": name}) == (401, "unauthorized")
+    names = ("stranger.example", "stranger.example:8000", "localhost.stranger.example")
+    found = await answers(tmp_path, *({"Host": each} for each in names))
+    assert dict(zip(names, found, strict=True)) == dict.fromkeys(names, (401, "unauthorized"))
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Host": "localhost:8000"},
-        {"Host": "[::1]:8000"},
-        {"Host": "engine"},
-        {"Origin": "http://localhost:5173"},
-    ],
-)
-async def test_programs_and_pages_of_this_machine_are_served(headers: dict[str, str], tmp_path: Path) -> None:
-    assert await asked(tmp_path, headers) == (202, "")
+async def test_programs_and_pages_of_this_machine_are_served(tmp_path: Path) -> None:
+    hosts = [{"Host": name} for name in ("localhost:8000", "[::1]:8000", "engine")]
+    found = await answers(tmp_path, {}, *hosts, {"Origin": "http://localhost:5173"})
+    assert found == [(202, "")] * 5
 
 
 async def test_on_every_address_any_name_will_do(tmp_path: Path) -> None:
-    assert await asked(tmp_path, {"Host": "engine:8000"}, host="0.0.0.0") == (202, "")
+    assert await answers(tmp_path, {"Host": "engine:8000"}, host="0.0.0.0") == [(202, "")]
 
 
 async def test_with_a_key_the_key_alone_decides(tmp_path: Path) -> None:
     """No page knows the key, and a proxy may use any host name."""
     headers = {"Host": "kb.example", "Origin": "https://kb.example", "Authorization": "Bearer k"}
-    assert await asked(tmp_path, headers, key="k") == (202, "")
+    assert await answers(tmp_path, headers, api_key="k") == [(202, "")]
 
 
 def test_help_prints_the_usage_and_starts_no_engine(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -42,19 +43,21 @@ async def test_damage_and_removals_for_room_are_issues(
     assert await issues(client) == ["The disk was full", *seen]
 
 
+async def status_with(settings: EngineSettings, full: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the status of an engine while the disk of this folder has a mebibyte free, and others more."""
+    usage = shutil.disk_usage(settings.home)
+    patch.setattr(shutil, "disk_usage", lambda of: usage._replace(free=1 << (20 if Path(of) == full else 40)))
+    async with TestClient(TestServer(await create_app(settings))) as client:
+        status: dict[str, Any] = await (await client.get("/api/v1/status")).json()
+        return status
+
+
 @pytest.mark.parametrize("full", ["engine", "other"])
 async def test_the_fuller_disk_of_base_and_uploads_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
     settings = EngineSettings(home=tmp_path, store=f"sqlite:{tmp_path}/other/kb.db", embedder="hash")
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(
-        shutil,
-        "disk_usage",
-        lambda folder: usage._replace(free=1 << (20 if Path(folder).name == full else 40)),
-    )
-    async with TestClient(TestServer(await create_app(settings))) as client:
-        status = await (await client.get("/api/v1/status")).json()
+    status = await status_with(settings, tmp_path / full, monkeypatch)
     assert status["storage"]["free_bytes"] == 1 << 20
     assert status["issues"] == [f"The disk of {tmp_path / full} is nearly full: {1 << 20} bytes are free"]
 
@@ -62,17 +65,11 @@ async def test_the_fuller_disk_of_base_and_uploads_counts(
 async def test_the_disk_of_a_base_behind_a_symbolic_link_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = EngineSettings(home=tmp_path, embedder="hash")
-    real = tmp_path / "real"
+    settings, real = EngineSettings(home=tmp_path, embedder="hash"), tmp_path / "real"
     for folder in (settings.folder, real):
         folder.mkdir()
     settings.database.symlink_to(real / "kb.sqlite")
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda folder: usage._replace(free=1 << (20 if Path(folder) == real else 40))
-    )
-    async with TestClient(TestServer(await create_app(settings))) as client:
-        status = await (await client.get("/api/v1/status")).json()
+    status = await status_with(settings, real, monkeypatch)
     assert (real / "kb.sqlite").is_file()
     assert status["storage"]["free_bytes"] == 1 << 20
 

@@ -17,23 +17,30 @@ def room_for(characters: int) -> Callable[[str], bool]:
     return lambda text: len(text) <= characters
 
 
-def test_title_and_headings_stand_above_the_text() -> None:
-    passage = Passage("Handbook", "Pensions > Revaluation", "Each April by the index of prices.")
-    assert in_context(passage, fits) == "Handbook\nPensions > Revaluation\nEach April by the index of prices."
-    assert in_context(Passage("Handbook", None, "Each April."), fits) == "Handbook\nEach April."
-
-
-@pytest.mark.parametrize(("heading", "line"), [("Fees\n| No | Sum |", "Fees > No | Sum"), ("\n| No |", "No")])
-def test_a_header_row_follows_the_headings_on_their_line(heading: str, line: str) -> None:
-    assert in_context(Passage("", heading, "| 1 | 2 |"), fits) == f"{line}\n| 1 | 2 |"
+BEES = "# Bees keep warm in winter\nby shivering."
 
 
 @pytest.mark.parametrize(
-    "title", ["Bees keep warm", "Bees keep…", "  Bees   keep\nwarm "], ids=["whole", "cut", "blanks"]
-)
-def test_a_title_that_begins_the_text_is_not_repeated(title: str) -> None:
-    text = "# Bees keep warm in winter\nby shivering."
-    assert in_context(Passage(title, None, text), fits) == text
+    ("title", "heading", "text", "above"),
+    [
+        ("Handbook", "Pensions > Revaluation", "Each April.", "Handbook\nPensions > Revaluation\n"),
+        ("Handbook", None, "Each April.", "Handbook\n"),
+        ("", "Fees\n| No | Sum |", "| 1 | 2 |", "Fees > No | Sum\n"),
+        ("", "\n| No |", "| 1 | 2 |", "No\n"),
+        ("Bees keep warm", None, BEES, ""),
+        ("Bees keep…", None, BEES, ""),
+        ("  Bees   keep\nwarm ", None, BEES, ""),
+        ("", None, "text", ""),
+    ],
+    ids=[
+        "title and headings", "a title", "a header row on the line of the headings", "a header row",
+        "a title that begins the text", "one that is cut", "one with other blanks", "no name",
+    ],
+)  # fmt: skip
+def test_title_and_headings_stand_above_the_text(
+    title: str, heading: str | None, text: str, above: str
+) -> None:
+    assert in_context(Passage(title, heading, text), fits) == above + text
 
 
 def test_the_text_is_whole_whatever_its_context_takes() -> None:
@@ -45,7 +52,3 @@ def test_the_text_is_whole_whatever_its_context_takes() -> None:
 
 def test_a_long_title_is_cut() -> None:
     assert len(in_context(Passage("x" * 500, "y" * 500, "text"), fits)) == 200 + 1 + 200 + 1 + 4
-
-
-def test_a_passage_without_a_name_is_its_text() -> None:
-    assert in_context(Passage("", None, "text"), fits) == "text"

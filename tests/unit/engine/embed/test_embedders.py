@@ -131,13 +131,7 @@ def test_threads_may_share_an_embedder(embedder: Embedder) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("text", "tokens"),
-    [
-        ("", 2),
-        ("hello world", 4),
-        ("Hello, World!", 6),
-        ("天地玄黄", 6),
-        ("word " * 1000, 1002),
-    ],
+    [("", 2), ("hello world", 4), ("Hello, World!", 6), ("天地玄黄", 6), ("word " * 1000, 1002)],
 )
 def test_tokens_are_counted_as_the_model_reads_them(model: MiniLM, text: str, tokens: int) -> None:
     assert model.count_tokens(text) == tokens

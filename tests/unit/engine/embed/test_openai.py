@@ -22,11 +22,7 @@ from kb_config.settings import SettingsError
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.openai.answer import BadAnswer, vectors_of
-from kb_engine.embed.openai.embedder import (
-    OpenAIEmbedder,
-    cut,
-    estimated_tokens,
-)
+from kb_engine.embed.openai.embedder import OpenAIEmbedder, cut, estimated_tokens
 from kb_engine.embed.openai.openai_settings import OpenAISettings
 from kb_engine.embed.own_model import QUESTIONS, scoring_for
 from kb_engine.embed.protocol import EmbedderUnavailable
@@ -35,14 +31,7 @@ from kb_engine.endpoint.client import MOST_RETRY_AFTER, seconds_of, words_of
 from kb_engine.index.score import fused, words_at_floor
 from kb_engine.settings import EngineSettings
 from tests.support.certificates import self_signed
-from tests.support.embedding_endpoint import (
-    MODEL,
-    EmbeddingEndpoint,
-    Json,
-    always,
-    asking,
-    endpoint,
-)
+from tests.support.embedding_endpoint import MODEL, EmbeddingEndpoint, Json, always, asking, endpoint
 from tests.support.patience import ANSWER_SECONDS
 
 

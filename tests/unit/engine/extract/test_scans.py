@@ -133,11 +133,7 @@ def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
     """Each page by itself; illegible pages are listed by number."""
     lines = ["The granite quarry opens at seven", "on every second Monday in summer"]
     upright = drawn(lines, (700, 400))
-    sheets = [
-        upright,
-        upright.rotate(90, expand=True),
-        ImageOps.mirror(upright),
-    ]
+    sheets = [upright, upright.rotate(90, expand=True), ImageOps.mirror(upright)]
     data = pdf_of_sheets(
         [Sheet(shown(*each.size), (picture(each),), b"/MediaBox [0 0 %d %d]" % each.size) for each in sheets]
     )

@@ -18,7 +18,7 @@ from kb_engine.index.port import Selection, Vector
 from kb_engine.store.port import Found, Query
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
-from tests.support.stores import SCORING, Base, meaning, new_place, opened
+from tests.support.stores import SCORING, Base, all_documents, meaning, new_place, opened
 
 TEXT = "bees keep warm"
 HYBRID = Query(text=TEXT, mode="hybrid", vector=None, scoring=SCORING, top=10)
@@ -32,6 +32,10 @@ async def base(base: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
     return base
 
 
+async def number_of(base: Base, title: str) -> int:
+    return next(each.id for each in (await all_documents(base)).documents if each.title == title)
+
+
 async def fill(base: Base) -> None:
     await base.note("bees keep warm by shivering", title="1", tags=["a"])
     await base.note("warm hands", title="2", tags=["a", "b"])
@@ -39,15 +43,15 @@ async def fill(base: Base) -> None:
 
 
 async def tagged(base: Base) -> None:
-    await base.store.once(None, documents.add_tags, 3, ["a"], None)
+    await base.store.once(None, documents.add_tags, await number_of(base, "3"), ["a"], None)
 
 
 async def untagged(base: Base) -> None:
-    await base.store.once(None, documents.remove_tag, 1, "a", None)
+    await base.store.once(None, documents.remove_tag, await number_of(base, "1"), "a", None)
 
 
 async def deleted(base: Base) -> None:
-    await base.store.once(None, documents.delete, 2)
+    await base.store.once(None, documents.delete, await number_of(base, "2"))
 
 
 async def added(base: Base) -> None:
@@ -65,21 +69,26 @@ async def nothing(_base: Base) -> None:
 CHANGES = (tagged, untagged, deleted, added, cleared, nothing)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-async def test_a_change_while_the_vector_is_made_counts(base: Base, change: Change) -> None:
-    await compare(base, change, replace(HYBRID, selection=Selection(tags=["a"])))
+async def test_a_change_while_the_vector_is_made_counts(base: Base, subtests: pytest.Subtests) -> None:
+    await compare_after_each(base, subtests, replace(HYBRID, selection=Selection(tags=["a"])))
 
 
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
     "query", [HYBRID, replace(HYBRID, mode="vector", selection=Selection(tags=["a"]))], ids=["all", "vector"]
 )
 async def test_a_change_counts_in_each_mode_and_selection(
-    embedded: Base, monkeypatch: pytest.MonkeyPatch, change: Change, query: Query
+    embedded: Base, monkeypatch: pytest.MonkeyPatch, query: Query, subtests: pytest.Subtests
 ) -> None:
     monkeypatch.setattr(vectors, "BESIDE_ROWS", 0)
-    await fill(embedded)
-    await compare(embedded, change, query)
+    await compare_after_each(embedded, subtests, query)
+
+
+async def compare_after_each(base: Base, subtests: pytest.Subtests, query: Query) -> None:
+    for change in CHANGES:
+        with subtests.test(change=change.__name__):
+            await cleared(base)
+            await fill(base)
+            await compare(base, change, query)
 
 
 async def compare(base: Base, change: Change, query: Query) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kb_contracts.api.models import SearchRequest
+from kb_contracts.api.models import Mode, SearchRequest
 from kb_engine.api.search import selection_of
 from kb_engine.index.embedded.vectors import QuantisedQuery, QuantisedVectors
 from kb_engine.store.port import Found, Query
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
+from tests.support.loop_clock import turns
 from tests.support.stores import SCORING, Base, meaning, new_place, opened
 
 TEXTS = ["bees keep warm", "warm hands", "a hive of bees", "cold hands"]
@@ -43,40 +45,20 @@ async def test_a_cancelled_search_leaves_those_that_wait_with_it(base: Base, tog
     assert isinstance(base.store, SqliteStore)
     for number, text in enumerate(TEXTS):
         await base.note(text, title=str(number), tags=[] if number else ["a"])
-    queries = [
-        Query(
-            text=request.query,
-            mode="hybrid",
-            vector=meaning(request.query),
-            scoring=SCORING,
-            top=10,
-            selection=selection_of(request),
-        )
-        for request in (
-            *(SearchRequest(query=text) for text in TEXTS),
-            SearchRequest(query="bees", tags=["a"]),
-        )
-    ]
-    alone = [await base.store.search(query) for query in queries]
-    turn, turns = base.store._searching, base.store._turns
-    held = 0
-    while not turn.locked():
-        await turn.acquire()
-        held += 1
-    cancelled = asyncio.create_task(base.store.search(queries[1]))
-    searches = [asyncio.create_task(base.store.search(query)) for query in queries]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert len(turns.waiting) == 1 + len(queries)
-    cancelled.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-    turn.release()  # one search at a time, so that the first scan finds three that wait
-    assert list(map(ranking, await asyncio.gather(*searches))) == list(map(ranking, alone))
+    queries = [*(query_of(text, "hybrid") for text in TEXTS), query_of("bees", "hybrid", "a")]
+    alone = [ranking(await base.store.search(query)) for query in queries]
+    async with one_at_a_time(base.store) as begin:
+        cancelled = asyncio.create_task(base.store.search(queries[1]))
+        searches = [asyncio.create_task(base.store.search(query)) for query in queries]
+        await turns(5)
+        assert len(base.store._turns.waiting) == 1 + len(queries)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        begin()
+        assert list(map(ranking, await asyncio.gather(*searches))) == alone
     assert together == [4]
-    assert turns.waiting == ()
-    for _ in range(held - 1):
-        turn.release()
+    assert base.store._turns.waiting == ()
 
 
 async def test_searches_in_the_only_collection_are_scanned_together(base: Base, together: list[int]) -> None:
@@ -84,7 +66,7 @@ async def test_searches_in_the_only_collection_are_scanned_together(base: Base, 
     assert isinstance(base.store, SqliteStore)
     for number, text in enumerate(TEXTS):
         await base.note(text, title=str(number), tags=["collection:memory"])
-    queries = [in_memory(text) for text in TEXTS]
+    queries = [query_of(text, "vector", "collection:memory") for text in TEXTS]
     alone = [ranking(await base.store.search(query)) for query in queries]
     assert together == []
     assert [ranking(found) for found in await at_once(base.store, queries)] == alone
@@ -96,33 +78,31 @@ async def test_searches_in_the_only_collection_are_scanned_together(base: Base, 
     assert together == [], "the collection is now a part of the base"
 
 
-def in_memory(text: str) -> Query:
-    request = SearchRequest(query=text, tags=["collection:memory"])
-    return Query(
-        text=text,
-        mode="vector",
-        vector=meaning(text),
-        scoring=SCORING,
-        top=10,
-        selection=selection_of(request),
-    )
+def query_of(text: str, mode: Mode, *tags: str) -> Query:
+    selection = selection_of(SearchRequest(query=text, tags=list(tags)))
+    return Query(text=text, mode=mode, vector=meaning(text), scoring=SCORING, top=10, selection=selection)
 
 
-async def at_once(store: SqliteStore, queries: Sequence[Query]) -> list[Found]:
-    """Search while each search waits for its turn, then let them run one at a time."""
+@asynccontextmanager
+async def one_at_a_time(store: SqliteStore) -> AsyncIterator[Callable[[], None]]:
+    """Hold the turns of all searches; yield a function that lets them run, one at a time."""
     turn, held = store._searching, 0
     while not turn.locked():
         await turn.acquire()
         held += 1
-    searches = [asyncio.create_task(store.search(query)) for query in queries]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert len(store._turns.waiting) == len(queries)
-    turn.release()
-    found = await asyncio.gather(*searches)
+    yield turn.release
     for _ in range(held - 1):
         turn.release()
-    return found
+
+
+async def at_once(store: SqliteStore, queries: Sequence[Query]) -> list[Found]:
+    """Search while each search waits for its turn, then let them run one at a time."""
+    async with one_at_a_time(store) as begin:
+        searches = [asyncio.create_task(store.search(query)) for query in queries]
+        await turns(5)
+        assert len(store._turns.waiting) == len(queries)
+        begin()
+        return await asyncio.gather(*searches)
 
 
 def ranking(found: Found) -> Any:

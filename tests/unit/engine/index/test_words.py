@@ -13,41 +13,27 @@ from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, axis, new_file, opened, prepared
 
-
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("He was running late", "run"),
-        ("Café au lait", "cafe"),
-        ("naive methods", "naïve"),
-        ("我今天去中国旅游了", "中国"),
-        ("我今天去中国旅游了", "旅游"),
-        ("東京タワーへ行きました", "タワー"),
-        ("오늘 학교에서 공부했다", "학교"),
-        ("Привет, мир", "мир"),
-        ("emoji 🙂 here", "🙂"),
-        ("zero\0byte", "byte"),
-        ("C++ and #hashtags", "c++"),
-        ("it's", "it's"),
-        ("e-mail: a@b.example", "a@b.example"),
-    ],
-)
-async def test_a_word_of_a_text_is_found(embedded: Base, text: str, query: str) -> None:
-    await embedded.note(text, title="-")
-    await embedded.note("something else entirely", title="-")
-    assert [result.chunk.text for result in (await embedded.find(query)).results] == [text]
+FOUND = [
+    ("He was running late", "run"),
+    ("Café au lait", "cafe"),
+    ("naive methods", "naïve"),
+    ("我今天去中国旅游了", "中国"),
+    ("我今天去中国旅游了", "旅游"),
+    ("東京タワーへ行きました", "タワー"),
+    ("오늘 학교에서 공부했다", "학교"),
+    ("Привет, мир", "мир"),
+    ("emoji 🙂 here", "🙂"),
+    ("zero\0byte", "byte"),
+    ("C++ and #hashtags", "c++"),
+    ("it's", "it's"),
+    ("e-mail: a@b.example", "a@b.example"),
+]
 
 
-async def test_terms_of_any_script_pass_through_each_index(base: Base, subtests: pytest.Subtests) -> None:
-    texts = {
-        "中国": "我今天去中国旅游了",
-        "мир": "Привет, мир",
-        "c++": "C++ and #hashtags",
-        "🙂": "emoji 🙂 here",
-    }
-    for text in texts.values():
+async def test_a_word_of_a_text_is_found(base: Base, subtests: pytest.Subtests) -> None:
+    for text in dict(FOUND):
         await base.note(text, title="-")
-    for query, text in texts.items():
+    for text, query in FOUND:
         with subtests.test(query=query):
             assert [result.chunk.text for result in (await base.find(query)).results] == [text]
 

@@ -67,9 +67,7 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
     behind = await parts.accept_file("b.txt", b"granite")
     assert (await parts.ended(behind)).status == "completed"
     job = await eventually_async(
-        lambda: parts.job(scanned),
-        lambda job: job.step.startswith("Processing"),
-        what="the first page",
+        lambda: parts.job(scanned), lambda job: job.step.startswith("Processing"), what="the first page"
     )
     assert (job.status, job.attempts) == ("running", 1)
     assert own_children()

@@ -83,9 +83,7 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
     data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])
     job_id = await parts.accept_file("a.pdf", data)
     job = await eventually_async(
-        lambda: parts.job(job_id),
-        lambda job: job.step.startswith("Processing"),
-        what="the first page",
+        lambda: parts.job(job_id), lambda job: job.step.startswith("Processing"), what="the first page"
     )
     assert job.step == f"Processing page {job.completed_steps} of 9"
     assert job.total_steps == 12

@@ -17,13 +17,7 @@ from kb_engine.rerank.endpoint import REST_SECONDS, BadAnswer, EndpointReranker,
 from kb_engine.rerank.rerank_settings import RerankSettings
 from tests.support.eventually import eventually_async
 from tests.support.loop_clock import advance_loop
-from tests.support.rerank_endpoint import (
-    Fault,
-    RerankEndpoint,
-    answering,
-    cutting_off,
-    hanging,
-)
+from tests.support.rerank_endpoint import Fault, RerankEndpoint, answering, cutting_off, hanging
 
 KEY = "a-key-that-nobody-may-see"
 TEXTS = ["a copper lantern", "granite", "the granite quarry"]

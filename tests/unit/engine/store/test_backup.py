@@ -82,10 +82,7 @@ class Writers:
 
 def titles(url: str) -> set[str]:
     with EngineClient(url, API_KEY) as client:
-        eventually(
-            lambda: client.call(GET_STATUS).queue,
-            lambda queue: queue.queued == queue.running == 0,
-        )
+        eventually(lambda: client.call(GET_STATUS).queue, lambda queue: queue.queued == queue.running == 0)
         found: list[m.Document] = []
         while page := client.call(
             LIST_DOCUMENTS, query=DocumentsQuery(limit=1_000, offset=len(found))

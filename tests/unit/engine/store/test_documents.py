@@ -13,16 +13,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import text_digest
 from kb_engine.store.repository import documents, jobs, sources, state
-from tests.support.stores import (
-    Base,
-    all_documents,
-    axis,
-    new_file,
-    new_note,
-    opened,
-    prepared,
-    refused,
-)
+from tests.support.stores import Base, all_documents, axis, new_file, new_note, opened, prepared, refused
 
 
 async def replace(base: Base, document: m.Document, text: str, **changes: Any) -> m.Document:

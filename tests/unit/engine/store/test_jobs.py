@@ -66,12 +66,7 @@ async def test_a_reported_step_shows_in_the_job(base: Base) -> None:
     leased = await base.lease(new_note("a"))
     assert await base.store.write(jobs.report, leased.lease, leased.job.id, JobProgress("embedding", 1, 4))
     job = await base.store.read(jobs.find, leased.job.id)
-    assert (job.status, job.step, job.completed_steps, job.total_steps) == (
-        "running",
-        "embedding",
-        1,
-        4,
-    )
+    assert (job.status, job.step, job.completed_steps, job.total_steps) == ("running", "embedding", 1, 4)
     assert job.progress == 0.25
 
 

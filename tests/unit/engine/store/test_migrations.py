@@ -174,14 +174,6 @@ async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
         assert (await base.note("new")).id == 7
 
 
-async def test_a_migrated_base_opens_again_without_a_change(old: Path) -> None:
-    await visit(old)
-    async with opened(old) as base:
-        assert (await all_documents(base)).total == 3
-    with direct(old) as db:
-        assert db.pragma("user_version") == len(MIGRATIONS)
-
-
 def dump(path: Path) -> list[object]:
     with direct(path) as db:
         layout = db.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall()

@@ -12,15 +12,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    initialize,
-    invariant,
-    multiple,
-    rule,
-)
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
@@ -174,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def ask(self, awaitable: Any) -> Any:
         try:
-            return self.runner.run(awaitable)
+            return self.runner.get_loop().run_until_complete(awaitable)
         except EngineError as error:
             return error.code
 
@@ -281,17 +273,22 @@ class StoreMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "base"):
             return
-        documents = self.ask(all_documents(self.base)).documents
+        documents, queue, found = self.ask(self.seen())
         assert {
             one.id: (one.tags, one.source_paths, one.version) for one in documents
         } == {
             number: (one.tags, one.sources, one.version) for number, one in self.model.documents.items()
         }  # fmt: skip
-        queue = self.ask(self.base.store.read(jobs.page, None, 1000, 0)).jobs
         assert {job.id: job.status for job in queue} == self.model.jobs
-        for text in ("alpha", "beta", "gamma"):
-            found = {result.document.id for result in self.ask(self.base.find(text, top=100)).results}
-            assert found == {number for number, one in self.model.documents.items() if one.text == text}
+        for text, numbers in found.items():
+            assert numbers == {number for number, one in self.model.documents.items() if one.text == text}
+
+    async def seen(self) -> tuple[list[m.Document], list[m.Job], dict[str, set[int]]]:
+        """Return all documents and jobs, and the documents that are found by each text."""
+        found = {text: await self.base.find(text, top=100) for text in ("alpha", "beta", "gamma")}
+        numbers = {text: {each.document.id for each in some.results} for text, some in found.items()}
+        queue = (await self.base.store.read(jobs.page, None, 1000, 0)).jobs
+        return (await all_documents(self.base)).documents, queue, numbers
 
 
 class PostgresMachine(StoreMachine):

@@ -23,7 +23,6 @@ from kb_engine.store.port import (
 )
 from kb_engine.store.repository import jobs, state
 from kb_engine.store.sqlite import connection
-from kb_engine.store.sqlite.opening import BaseLock
 from kb_engine.store.sqlite.schema import MIGRATIONS
 from tests.support.stores import (
     EMBEDDER,
@@ -49,22 +48,6 @@ async def test_a_new_base_keeps_its_documents_after_a_restart(tmp_path: Path, ki
         assert (await base.detail(document.uid)).tags == ["t"]
         assert (await base.find("words")).total == 1
         assert (await base.find("", "vector", vector=axis(2))).results[0].score == 1.0
-
-
-def test_the_refusal_names_the_supervisor_of_a_supervised_owner(tmp_path: Path) -> None:
-    """`kb up` starts an engine again that is stopped by itself."""
-    path = tmp_path / "kb.db"
-    code = (
-        "import sys; from pathlib import Path; from kb_engine.store.sqlite.opening import BaseLock\n"
-        "held = BaseLock(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(path), "--supervised", "0"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        owner.stdout.readline()
-        with pytest.raises(BaseInUse, match=rf"process {owner.pid} .* `kb up` \(process {os.getpid()}\)"):
-            BaseLock(path)
-        owner.communicate(b"")
 
 
 async def test_a_second_process_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
@@ -229,7 +212,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def owner(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that owns the base and has acknowledged jobs, which are only in the write-ahead log."""
-    command = [sys.executable, "-c", _OWNER, str(path), str(ACKNOWLEDGED)]
+    command = [sys.executable, "-c", _OWNER, str(path), str(ACKNOWLEDGED), "--supervised", "0"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "acknowledged\n"
@@ -267,6 +250,9 @@ async def jobs_in(path: Path) -> int:
 
 
 async def test_a_base_that_is_owned_is_refused_by_any_name(path: Path, owner: subprocess.Popen[str]) -> None:
+    """The refusal names the supervisor of a supervised owner, which would start it again."""
+    with pytest.raises(BaseInUse, match=rf"process {owner.pid} .* `kb up` \(process {os.getpid()}\)"):
+        await jobs_in(path)
     link = symbolic(path)
     for other in (path, link, without_lock_file(path)):
         with pytest.raises(BaseInUse):

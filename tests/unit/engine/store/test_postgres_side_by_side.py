@@ -26,17 +26,7 @@ from tests.support.patience import ANSWER_SECONDS
 from tests.support.postgres import Database, new_database
 from tests.support.remote_index import RemoteIndex, Server
 from tests.support.side_by_side import in_flight, waiting
-from tests.support.stores import (
-    EMBEDDER,
-    Base,
-    all_documents,
-    axis,
-    key,
-    new_note,
-    opened,
-    prepared,
-    visit,
-)
+from tests.support.stores import EMBEDDER, Base, all_documents, axis, key, new_note, opened, prepared, visit
 
 pytestmark = pytest.mark.process
 

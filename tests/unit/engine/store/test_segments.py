@@ -23,15 +23,7 @@ from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import segments
 from tests.support.eventually import eventually_async
 from tests.support.patience import ANSWER_SECONDS
-from tests.support.stores import (
-    DIMENSIONS,
-    Base,
-    all_documents,
-    direct,
-    left_by_a_crash,
-    meaning,
-    opened,
-)
+from tests.support.stores import DIMENSIONS, Base, all_documents, direct, left_by_a_crash, meaning, opened
 
 WORDS = ["apple", "pear", "plum", "fig"]
 

@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 from kb_engine.index.embedded import index as embedded
 from kb_engine.index.embedded.array_file import UnreadableIndexFile
 from kb_engine.index.embedded.block import open_segment, write_segment
-from kb_engine.index.embedded.index import (
-    Changes,
-    EmbeddedIndex,
-    Part,
-    State,
-    next_union,
-    remaining,
-    united,
-)
+from kb_engine.index.embedded.index import Changes, EmbeddedIndex, Part, State, next_union, remaining, united
 from kb_engine.index.embedded.selection import Lookup, living
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Candidate, Ids, IndexQuery, Scoring, Vectors

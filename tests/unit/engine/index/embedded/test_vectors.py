@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kb_engine.index.embedded.vectors import (
-    LARGEST,
-    QuantisedVectors,
-    quantise,
-    quantise_query,
-)
+from kb_engine.index.embedded.vectors import LARGEST, QuantisedVectors, quantise, quantise_query
 from kb_engine.index.port import Vectors
 
 NUMBERS = st.one_of(

@@ -48,9 +48,8 @@ def tag_of(collection: str) -> str:
         raise ToolError(
             "invalid_collection",
             f"{collection[:80]!r} is not a collection name. The parameter `collection` takes 1 to 63 "
-            "lower-case "
-            "letters, digits, hyphens and underscores, the first a letter or a digit; such as `documents`, "
-            "`memory` or `workspace`.",
+            "lower-case letters, digits, hyphens and underscores, the first a letter or a digit; such as "
+            "`documents`, `memory` or `workspace`.",
             parameter="collection",
         )
     return PREFIX + collection
@@ -112,8 +111,7 @@ def _check_tag(tag: str) -> None:
         raise ToolError(
             "invalid_tag",
             f"{tag[:80]!r} is not a tag: a tag has 1 to {_MAX_TAG_CHARS} characters, no control characters, "
-            "commas or "
-            "slashes, no space at either end.",
+            "commas or slashes, no space at either end.",
             parameter="tags",
         )
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Connections, Db, connect, row, rows, value
 from kb_engine.store.postgres.transaction import BUILDING, expect_layout
@@ -85,7 +84,7 @@ async def keep_index(
             if not known:
                 logger.warning("cannot build a vector index: searches stay exact", extra={"why": str(error)})
             known = True
-        except (*GONE, asyncpg.PostgresError, EngineError) as error:
+        except Exception as error:  # noqa: BLE001 - boundary: the next check tries again
             pause = min(2 * pause, _LONGEST_PAUSE)
             why = str(error) or type(error).__name__
             logger.warning("maintenance of the vector index failed", extra={"why": why, "pause": pause})

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import asyncpg
-
-from kb_contracts.api.errors import EngineError
 from kb_engine.index.languages import PASSAGES, language_of
-from kb_engine.store.postgres.connection import GONE, Connections, Db, rows
+from kb_engine.store.postgres.connection import Connections, Db, rows
 from kb_engine.store.postgres.transaction import (
     SLICE,
     analysed_words,
@@ -44,7 +41,7 @@ async def keep_words(connections: Connections, layout: int) -> None:
                 if not await renew_one(db):
                     break
             renewed += 1
-        except (*GONE, asyncpg.PostgresError, EngineError) as error:
+        except Exception as error:  # noqa: BLE001 - boundary: it is tried again
             why = str(error) or type(error).__name__
             logger.warning("indexing of words again failed", extra={"why": why, "pause": _PAUSE_SECONDS})
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -570,6 +570,8 @@ class _Search:
         """Count the undecided rows, by tighter bounds and then exactly. Return False if that would cost too
         much.
         """
+        if not self._undecided_rows:
+            return True
         if self._undecided_rows > LOOK_AGAIN * self._recount:
             return False
         pools, query = [], self._query

@@ -12,6 +12,9 @@ bounds. A call of numpy for ten rows takes as long as a pass over a block, 2 mic
 few. Memory is limited: if too many rows may be among the best, these are scored exactly. A second thread
 computes the cosines of the blocks, beginning before the words are looked up (`vectors.Scan`).
 
+In a large index usually few rows reach the floor of the cosines. These are processed first, all blocks
+together: beside the best of them, hardly another row has enough words.
+
 The number of matches is exact too, unless too many cosines are so close to the floor that only exact values
 decide (`RECOUNT_ROWS`); a tighter bound, which the codes give for rows close to it, halves their number.
 Otherwise the count includes certain matches only, and is marked as inexact.

@@ -132,10 +132,13 @@ class Terms:
 
 
 class _Found(NamedTuple):
-    """The postings of a term in a block: the range of its frequencies, and the number of its rows."""
+    """The postings of a term in a block: the range of its frequencies, the number of its rows, and the ends
+    of the stretches of a long list.
+    """
 
     whole: slice
     rows: int
+    ends: Sequence[int] = ()
 
 
 _ABSENT = _Found(slice(0, 0), 0)
@@ -207,8 +210,8 @@ class Postings:
     def frequencies(self, terms: Terms, rows: Rows | None = None) -> Counts:
         counts = [0] * len(terms.texts)
         chosen = None if rows is None else _Chosen(rows, len(self.lengths))
-        for place, (whole, count) in self._find(terms):
-            counts[place] = count if chosen is None else self._count(whole, chosen)
+        for place, found in self._find(terms):
+            counts[place] = found.rows if chosen is None else self._count(found, chosen)
         return np.array(counts, np.int64)
 
     def add_scores(
@@ -216,9 +219,9 @@ class Postings:
     ) -> None:
         chosen = None if rows is None else _Chosen(rows, len(self.lengths))
         norms = self._norms(average, scores.dtype, chosen)
-        for place, (whole, _) in self._find(terms):
+        for place, found in self._find(terms):
             factor = weights[place] * (K1 + 1)
-            for at, targets in self._all(whole, chosen):
+            for at, targets in self._all(found, chosen):
                 impacts = self.frequencies_at(at, scores.dtype)
                 if isinstance(targets, slice):
                     impacts /= norms[targets] + impacts
@@ -231,11 +234,11 @@ class Postings:
 
     def holding(self, terms: Terms) -> Mask:
         held = np.zeros(len(self.lengths), np.uint8)
-        for _, (whole, _) in self._find(terms):
-            if whole.start < self.listed:
-                held[self._rows_of(whole)] = 1
+        for _, found in self._find(terms):
+            if found.whole.start < self.listed:
+                held[self._rows_of(found)] = 1
             else:
-                held |= self._frequencies[whole]
+                held |= self._frequencies[found.whole]
         return held > 0
 
     def postings(self) -> Postings:
@@ -243,8 +246,8 @@ class Postings:
 
     def places(self, term: int) -> slice:
         """Return the range of a term's frequencies."""
-        ((found, _),) = self._ranges(np.array([term]))
-        return found
+        (found,) = self._ranges(np.array([term]))
+        return found.whole
 
     def frequencies_at(self, places: Places, dtype: DTypeLike = np.uint32) -> NDArray[Any]:
         """Return the frequencies at these places."""
@@ -283,24 +286,25 @@ class Postings:
         return norms
 
     def _ranges(self, terms: NDArray[np.intp]) -> list[_Found]:
-        """Return the range of frequencies of each of these terms, and the number of its rows."""
-        size = len(self.lengths)
-        return [
-            _Found(slice(start, start + (count if start < self.listed else size)), count)
-            for start, count in zip(self.starts[terms].tolist(), self.counts[terms].tolist(), strict=True)
-        ]
+        """Return the postings of each of these terms."""
+        size, found = len(self.lengths), []
+        for start, count in zip(self.starts[terms].tolist(), self.counts[terms].tolist(), strict=True):
+            whole, ends = slice(start, start + (count if start < self.listed else size)), []
+            if self._stretches > 1 and self.short <= start < self.listed:
+                first = self._stretch_ends.searchsorted(start - self.short, "right")
+                first = first // self._stretches * self._stretches
+                ends = (self._stretch_ends[first : first + self._stretches] - (start - self.short)).tolist()
+            found.append(_Found(whole, count, ends))
+        return found
 
-    def _rows_of(self, whole: slice) -> NDArray[np.intp]:
-        """Return the rows of a list, given the range of its frequencies."""
-        if whole.start < self.short:
-            return self._rows[whole].astype(np.intp)
-        start, stop = whole.start - self.short, whole.stop - self.short
+    def _rows_of(self, found: _Found) -> NDArray[np.intp]:
+        """Return the rows of a list."""
+        if found.whole.start < self.short:
+            return self._rows[found.whole].astype(np.intp)
+        start, stop = found.whole.start - self.short, found.whole.stop - self.short
         rows = self._low_rows[start:stop].astype(np.intp)
-        if self._stretches > 1:
-            first = self._stretch_ends.searchsorted(start, "right") // self._stretches * self._stretches
-            ends = self._stretch_ends[first : first + self._stretches] - start
-            for number, (begin, end) in enumerate(pairwise(ends.tolist()), 1):
-                rows[begin:end] += number * STRETCH
+        for number, (begin, end) in enumerate(pairwise(found.ends), 1):
+            rows[begin:end] += number * STRETCH
         return rows
 
     def _find(self, terms: Terms) -> Sequence[tuple[int, _Found]]:
@@ -332,15 +336,16 @@ class Postings:
         occurs = (self._halves[numbers] == _halves(keys)).all(axis=1).tolist()
         return [one if here else _ABSENT for one, here in zip(self._ranges(numbers), occurs, strict=True)]
 
-    def _count(self, whole: slice, chosen: _Chosen) -> int:
-        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._all(whole, chosen))
+    def _count(self, found: _Found, chosen: _Chosen) -> int:
+        return sum(int(np.count_nonzero(self._frequencies[at])) for at, _ in self._all(found, chosen))
 
-    def _all(self, whole: slice, chosen: _Chosen | None) -> Iterator[tuple[Places, Places]]:
+    def _all(self, found: _Found, chosen: _Chosen | None) -> Iterator[tuple[Places, Places]]:
         """Yield the postings of a term: their places and their distinct rows, or the indexes of
         the chosen rows.
 
         In a column the frequency may be 0.
         """
+        whole = found.whole
         if whole.start >= self.listed:
             if chosen is not None:
                 yield whole.start + chosen.rows, chosen.indexes
@@ -349,12 +354,12 @@ class Postings:
                 end = min(start + ROWS_AT_ONCE, len(self.lengths))
                 yield slice(whole.start + start, whole.start + end), slice(start, end)
             return
-        rows = self._rows_of(whole)
+        rows = self._rows_of(found)
         if chosen is None:
             yield whole, rows
         elif chosen.bisect(len(rows)):
-            which, found = _shared(chosen.rows, rows)
-            yield whole.start + found, which
+            which, shared = _shared(chosen.rows, rows)
+            yield whole.start + shared, which
         else:
             order = chosen.order.take(rows)
             hits = np.flatnonzero(order >= 0)

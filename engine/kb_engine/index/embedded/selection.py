@@ -12,6 +12,9 @@ bounds. A call of numpy for ten rows takes as long as a pass over a block, 2 mic
 few. Memory is limited: if too many rows may be among the best, these are scored exactly. A second thread
 computes the cosines of the blocks, beginning before the words are looked up (`vectors.Scan`).
 
+In a large index usually few rows reach the floor of the cosines. These are processed first, all blocks
+together: beside the best of them, hardly another row has enough words.
+
 The number of matches is exact too, unless too many cosines are so close to the floor that only exact values
 decide (`RECOUNT_ROWS`); a tighter bound, which the codes give for rows close to it, halves their number.
 Otherwise the count includes certain matches only, and is marked as inexact.
@@ -41,6 +44,7 @@ from kb_engine.index.embedded.vectors import (
     QuantisedVectors,
     Rows,
     Scan,
+    ScanBlock,
     Scanned,
     Turn,
     quantise_query,
@@ -402,59 +406,58 @@ class _Search:
         self._undecided_rows = 0
         self._recount = recount
 
-    def look_at_all(self, scans: Iterable[Scanned]) -> None:
+    def look_at_all(self, blocks: Iterable[ScanBlock]) -> None:
         """Process all blocks: if some rows reach the floor of the cosines, these first. Then few of the
         remaining rows have enough words for the scores of these.
         """
         query, formula = self._query, self._formula
-        rows = sum(len(each.chunk_ids) for each in self._segments)
-        if self._vector is None or query.min_score > 0 or rows <= NEAR_ROWS:
-            for scanned in scans:
-                self._look_at(scanned)
+        size = sum(len(each.chunk_ids) for each in self._segments)
+        if self._vector is None or query.min_score > 0 or size <= NEAR_ROWS:
+            for block in blocks:
+                self._look_at(block.scanned())
             return
-        blocks, found = [], 0
-        for scanned in scans:
-            cosine = query.scoring.cosine_floor - scanned.error - 2 * SLACK
-            near = scanned.cosines >= cosine
-            if scanned.allowed is not None:
-                near &= scanned.allowed
-            blocks.append((scanned, cosine, near.nonzero()[0]))
-            found += len(blocks[-1][-1])
-        if not query.top <= found <= rows // NEAR_SHARE + NEAR_ROWS or min(each[1] for each in blocks) <= 0:
-            for scanned, _, _ in blocks:
-                self._look_at(scanned)
+        near, found, least = [], 0, math.inf
+        for block in blocks:
+            cosine = query.scoring.cosine_floor - block.error - 2 * SLACK
+            near.append((block, *block.reaching(cosine)))
+            found, least = found + len(near[-1][1]), min(least, cosine)
+        if not query.top <= found <= size // NEAR_SHARE + NEAR_ROWS or least <= 0:
+            for block, _, _ in near:
+                self._look_at(block.scanned())
             return
-        self._consider_some([(scanned, places) for scanned, _, places in blocks])
+        self._consider_some(near)
         others = []
-        for scanned, cosine, places in blocks:
-            needed = formula.bm25_needed(cosine + scanned.error, self._threshold - 2 * SLACK)
-            if self._bm25 is None and needed > 0:
+        for block, places, _ in near:
+            cosine = query.scoring.cosine_floor - 2 * SLACK
+            needed = formula.bm25_needed(cosine, self._threshold - 2 * SLACK)
+            bm25 = self._with_words(block.segment, block.rows, block.allowed)
+            if bm25 is None and needed > 0:
                 continue
-            bm25 = self._with_words(scanned)
-            more = np.ones(len(scanned.cosines), np.bool_) if bm25 is None else bm25 >= needed
-            if scanned.allowed is not None:
-                more &= scanned.allowed
+            more = np.ones(len(block), np.bool_) if bm25 is None else bm25 >= needed
+            if block.allowed is not None:
+                more &= block.allowed
             more[places] = False
-            others.append((scanned, more.nonzero()[0]))
+            places = more.nonzero()[0]
+            others.append((block, places, block.cosines_at(places)))
         self._consider_some(others)
 
-    def _consider_some(self, blocks: Sequence[tuple[Scanned, Rows]]) -> None:
-        """Consider these rows of blocks, those of a segment together."""
+    def _consider_some(self, blocks: Sequence[tuple[ScanBlock, Rows, Floats32]]) -> None:
+        """Consider the rows at these places of blocks, with these cosines; those of a segment together."""
         for number, group in groupby(sorted(blocks, key=_segment_of), _segment_of):
             of_segment = list(group)
-            rows = np.concatenate([_at(scanned.rows, places) for scanned, places in of_segment])
-            cosines = np.concatenate([scanned.cosines[places] for scanned, places in of_segment])
+            rows = np.concatenate([_at(block.rows, places) for block, places, _ in of_segment])
+            cosines = np.concatenate([cosines for _, _, cosines in of_segment])
             bm25 = None if self._bm25 is None else self._bm25[number][rows]
             if len(rows):
                 self._consider(Scanned(number, rows, cosines, of_segment[0][0].error), bm25)
 
-    def _with_words(self, scanned: Scanned) -> Floats32 | None:
+    def _with_words(self, number: int, rows: slice | Rows, allowed: Mask | None) -> Floats32 | None:
         """Return the BM25 of all rows of a block, and count those with a word, which are matches."""
         if self._bm25 is None:
             return None
-        bm25 = self._bm25[scanned.segment][scanned.rows]
-        if scanned.allowed is not None:
-            bm25 = bm25 * scanned.allowed  # like rows without a word, which are no results without vectors
+        bm25 = self._bm25[number][rows]
+        if allowed is not None:
+            bm25 = bm25 * allowed  # like rows without a word, which are no results without vectors
         if self._query.min_score == 0:  # otherwise words alone do not make a match
             # A BM25 is not negative, and bits are counted faster than numbers are compared.
             self._total += int(np.count_nonzero(bm25.view(np.int32)))
@@ -462,8 +465,8 @@ class _Search:
 
     def _look_at(self, scanned: Scanned) -> None:
         """Process a block of a segment."""
-        number, rows, cosines, error, _ = scanned
-        formula, bm25 = self._formula, self._with_words(scanned)
+        number, rows, cosines, error, allowed = scanned
+        formula, bm25 = self._formula, self._with_words(number, rows, allowed)
         # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
         cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
         needed = formula.bm25_needed(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
@@ -570,6 +573,8 @@ class _Search:
         """Count the undecided rows, by tighter bounds and then exactly. Return False if that would cost too
         much.
         """
+        if not self._undecided_rows:
+            return True
         if self._undecided_rows > LOOK_AGAIN * self._recount:
             return False
         pools, query = [], self._query
@@ -643,8 +648,8 @@ def _near(scanned: Scanned, bm25: Floats32 | None, cosine: float, needed: float)
     return near if np.count_nonzero(near) * 2 < len(near) else None
 
 
-def _segment_of(block: tuple[Scanned, Rows]) -> int:
-    return block[0].segment
+def _segment_of(some: tuple[ScanBlock, Rows, Floats32]) -> int:
+    return some[0].segment
 
 
 def _at(rows: slice | Rows, places: Rows) -> Rows:

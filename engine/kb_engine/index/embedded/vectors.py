@@ -150,6 +150,11 @@ class QuantisedVectors:
         return float(self._largest_residual * np.float32(slope) + np.float32(offset))
 
     @cached_property
+    def largest_scale(self) -> float:
+        """The largest scale of a row."""
+        return float(self.scales.max(initial=0))
+
+    @cached_property
     def _largest_residual(self) -> float:
         return float(self.residuals.max(initial=0))
 
@@ -329,7 +334,7 @@ class Scanned(NamedTuple):
 
 
 class Scan:
-    """Iterates over all blocks of the segments, each with the rows in its mask (None: all) and their cosines.
+    """Iterates over all blocks of the segments, each with the rows in its mask (None: all), multiplied.
 
     Without a query, as in a search by words, the cosines are 0. A small block comes first. The scanner
     thread multiplies from the end. The consuming thread takes finished blocks, and if there are none,
@@ -345,12 +350,12 @@ class Scan:
         turn: Turn | None = None,
     ) -> None:
         blocks = (
-            _Block(number, rows, allowed, segments[number][0], query, turn)
+            ScanBlock(number, rows, allowed, segments[number][0], query, turn)
             for number, rows, allowed in _blocks(segments)
         )
         self._first = next(blocks, None)
         self._rest = deque(blocks)
-        self._multiplied: deque[_Block] = deque()
+        self._multiplied: deque[ScanBlock] = deque()
         self._ahead: Future[None] | None = None
         rows = sum(map(len, self._rest)) - (0 if turn is None else turn.ready_rows)
         if scanner and query is not None and rows >= BESIDE_ROWS:
@@ -364,10 +369,10 @@ class Scan:
         if self._ahead is not None:
             self._ahead.cancel()
 
-    def __iter__(self) -> Iterator[Scanned]:
+    def __iter__(self) -> Iterator[ScanBlock]:
         if self._first is not None:
             self._first.multiply()
-            yield self._first.scanned()
+            yield self._first
         while True:
             if self._multiplied:
                 block = self._multiplied.popleft()
@@ -377,11 +382,10 @@ class Scan:
                 except IndexError:
                     break
                 block.multiply()
-            yield block.scanned()
+            yield block
         if self._ahead is not None and not self._ahead.cancel():
             self._ahead.result()
-            for block in self._multiplied:
-                yield block.scanned()
+            yield from self._multiplied
 
     def _multiply_ahead(self) -> None:
         while True:
@@ -414,7 +418,7 @@ def _blocks(
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class ScanBlock:
     """Rows of a segment that are compared with a query in one step."""
 
     segment: int
@@ -437,12 +441,38 @@ class _Block:
         else:
             self._products = self.turn.products(self.query, self.vectors, self.rows)
 
+    @property
+    def error(self) -> float:
+        """The maximum error of the cosines."""
+        return 0.0 if self.query is None else self.vectors.largest_error(self.query)
+
+    def reaching(self, cosine: float) -> tuple[Rows, Floats32]:
+        """Return the places of the filtered rows with at least this cosine, above 0, and their cosines."""
+        assert self.query is not None, "without a query there are no cosines"
+        assert self._products is not None, "the block was multiplied"
+        # Few rows are scaled: those that could reach it with the largest scale.
+        scale = self.vectors.largest_scale * self.query.first.scale
+        near = self._products[0] >= min(cosine / (scale or _LEAST_SCALE) / _UP, LARGEST**2)
+        if self.allowed is not None:
+            near &= self.allowed
+        places = near.nonzero()[0]
+        cosines = self.cosines_at(places)
+        reached = cosines >= cosine
+        return places[reached], cosines[reached]
+
+    def cosines_at(self, places: Rows) -> Floats32:
+        """Return the cosines of the rows at these places."""
+        assert self.query is not None, "without a query there are no cosines"
+        assert self._products is not None, "the block was multiplied"
+        rows = places + self.rows.start if isinstance(self.rows, slice) else self.rows[places]
+        return self.vectors.scaled(self._products[:, places], self.query, rows)
+
     def scanned(self) -> Scanned:
-        """Return the cosines of the rows."""
+        """Return all rows with their cosines; called once."""
         if self.query is None or self._products is None:
             return Scanned(self.segment, self.rows, np.zeros(len(self), np.float32), 0.0, self.allowed)
         cosines = self.vectors.scaled(self._products, self.query, self.rows)
-        return Scanned(self.segment, self.rows, cosines, self.vectors.largest_error(self.query), self.allowed)
+        return Scanned(self.segment, self.rows, cosines, self.error, self.allowed)
 
 
 class VectorsLost(Exception):

@@ -1,4 +1,5 @@
 """Reading and searching a SQLite base: on one of a few threads, each with its own connection, on a snapshot.
+Searches have threads of their own.
 
 The event loop never waits for the disk: work is submitted to a thread and awaited. If a caller is cancelled,
 it stops waiting, but the work on the thread completes.

@@ -3,8 +3,8 @@
 The migrating process is a real one. It is killed with SIGKILL at its first statement, then at its second, and
 so on through every migration, until a kill comes too late. New migrations are covered too. A whole run begins
 at each layout. The first one has content already, and the way from it crosses all migrations. The ways from
-others execute the same statements, so each has fewer kills: on SQLite, with one transaction for the whole way,
-at every seventh statement from the second on, and on PostgreSQL within the first migration.
+others execute the same statements, so each has fewer kills: on SQLite, with one transaction for the way, at
+every seventh statement from the second layout on, and on PostgreSQL within the first migration.
 """
 
 from __future__ import annotations

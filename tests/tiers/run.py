@@ -203,8 +203,10 @@ def main(arguments: Sequence[str]) -> int:
         print("".join(f"{tier.name:24} {reason or 'not run'}\n" for tier, reason in table), end="")
         return 0
     os.environ |= {"CI": "true", "KB_REQUIRE_DOCKER": "1"} | ({ALL_VARIABLE: "1"} if options.all else {})
-    # Hundreds of processes are started: without bytecode each would compile all its imports.
+    # Hundreds of processes are started: without bytecode each would compile all its imports, and for plugins
+    # of pydantic most would read the metadata of all packages, of which the tests need hundreds.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     with folders_in_memory() as folder:
         os.environ["TMPDIR"] = str(folder)
         results = run_all([tier for tier, reason in table if reason], records, folder)

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, cancelled, fresh_key, long_note, problem
+from kb_verify.client import Client, cancelled, fresh_key, note_to_await, problem
 from kb_verify.files import FILE
 
 DOCUMENTS: dict[str, Any] = {"tags": ["collection:documents"], "dedup_scope": "collection:documents"}
@@ -237,9 +237,8 @@ def test_the_longest_source_path_can_be_listed_and_taken_off(kb: Client) -> None
 
 def test_of_submissions_of_a_source_the_last_accepted_stays(kb: Client) -> None:
     """Independent of their durations: a long one does not overwrite a later short one."""
-    jobs = [
-        kb.submit(text, **DOCUMENTS, source_path="a.md") for text in (long_note(1), long_note(2), "granite")
-    ]
+    texts = (note_to_await(1), note_to_await(2), "granite")
+    jobs = [kb.submit(text, **DOCUMENTS, source_path="a.md") for text in texts]
     ended = [kb.ended(job) for job in jobs]
     assert [job.outcome for job in ended] == ["created", "replaced", "replaced"]
     assert len({job.document_id for job in ended}) == 1

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +19,6 @@ from kb_engine.composition import open_store
 from kb_engine.settings import EngineSettings
 from kb_engine.store.port import BaseUnfinished, EmbedderIdentity
 from kb_engine.store.sqlite.opening import own
-from kb_load.processes import clean_environment
-from tests.support.eventually import eventually
 from tests.support.postgres import Database
 from tests.support.stores import DIMENSIONS, Place, new_place, opened
 from tests.unit.cli.conftest import Kb
@@ -293,40 +286,6 @@ class Allowed:
                 raise InterruptedError
 
 
-MANY = 1_000
-"""Documents, enough that a process is killed before it has copied them all."""
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base that no test changes."""
-    source = tmp_path_factory.mktemp("large") / "source/kb.db"
-    asyncio.run(_filled(source, MANY))
-    return source
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_one_that_was_killed_is_repeated_without_harm(tmp_path: Path, large: Path, kind: str) -> None:
-    source, target, notes = large, asyncio.run(_places(tmp_path, kind)), MANY
-    command = [sys.executable, "-P", "-m", "kb_cli.main", "migrate", store_of(source), store_of(target)]
-    with subprocess.Popen(command, env=clean_environment(KB_HOME=str(tmp_path / "home"))) as process:
-        eventually(partial(_is_copying, process, target))
-        os.kill(process.pid, signal.SIGKILL)
-    assert 0 < count(target) < notes
-    settings = settings_of(tmp_path, source, target)
-    with pytest.raises(BaseUnfinished):
-        asyncio.run(create_app(an_engine_of(settings[1])))
-    made = asyncio.run(migrate(*settings, lambda *_: None))
-    assert made.documents == notes
-    assert made.copied < notes
-    asyncio.run(_expect_whole(target, notes))
-
-
-async def _expect_whole(target: Place, documents: int) -> None:
-    async with opened(target, embedder=IDENTITY) as base:
-        assert await base.count("documents") == documents
-
-
 async def _places(tmp_path: Path, kind: str) -> Place:
     (tmp_path / kind).mkdir()
     return await new_place(kind, tmp_path / kind)
@@ -337,11 +296,6 @@ async def _filled(place: Path, notes: int) -> None:
     async with opened(place) as base:
         for number in range(notes):
             await base.note(f"text {number} of many", title=f"note {number}")
-
-
-def _is_copying(process: subprocess.Popen[bytes], target: Place) -> bool:
-    assert process.poll() is None, "it ended before it was killed"
-    return count(target) > 0
 
 
 def count(place: Place) -> int:

@@ -3,8 +3,8 @@
 The migrating process is a real one. It is killed with SIGKILL at its first statement, then at its second, and
 so on through every migration, until a kill comes too late. New migrations are covered too. A whole run begins
 at each layout. The first one has content already, and the way from it crosses all migrations. The ways from
-later ones execute the same statements, so each has fewer kills: on SQLite, with one transaction for the whole
-way, at every seventh statement, and on PostgreSQL within the first migration.
+others execute the same statements, so each has fewer kills: on SQLite, with one transaction for the way, at
+every seventh statement from the second layout on, and on PostgreSQL within the first migration.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ async def layout(database: Database) -> int:
     return int(await database.value("SELECT version FROM kb.layout"))
 
 
-@pytest.mark.parametrize("version", daily(0, whole=range(1, len(postgres.MIGRATIONS))))
+@pytest.mark.parametrize("version", daily(0, 1, whole=range(2, len(postgres.MIGRATIONS))))
 async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(
     migrated: Migrated, version: int
 ) -> None:
@@ -274,9 +274,9 @@ async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(
             copy = await new_database(like=database)
             await expect_everything(copy, version)
             await drop(copy)
-            if version > 1:
+            if version != 1:
                 break
             reached, left = now, 0
     await expect_everything(database, version)
     await drop(database)
-    assert kills > 2 * (1 if version > 1 else len(postgres.MIGRATIONS) - version)
+    assert kills > 2 * (len(postgres.MIGRATIONS) - 1 if version == 1 else 1)

@@ -33,7 +33,7 @@ LONGEST = (
 """Files of tests that take a core more than a minute."""
 
 
-GC_OBJECTS = 50_000
+GC_OBJECTS = 10_000
 """Number of new objects that starts a garbage collection; Python's 700 cost 6 % more processor time."""
 
 PROCESS_MARK = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.process\b", re.MULTILINE)

@@ -247,10 +247,10 @@ async def test_over_http_there_is_nothing_that_could_carry_a_notification(
 
 @asynccontextmanager
 async def listening(
-    served: Served, message: dict[str, Any], headers: dict[str, str] | None = None
+    served: Served, message: dict[str, Any], headers: dict[str, str] | None = None, path: str = PATH
 ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
     headers = headers or modern_headers(message)
-    async with served.http.stream("POST", PATH, json=message, headers=headers) as response:
+    async with served.http.stream("POST", path, json=message, headers=headers) as response:
         assert response.status_code == 200
 
         async def frames() -> AsyncIterator[dict[str, Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kb_simulator import AfterTime, FailAt, Stuck
 from tests.protocol.conftest import Serve, Served, Start, stdio_environment
 from tests.protocol.sockets import INITIALIZED, Connect
 from tests.protocol.sockets import connect as connect
+from tests.protocol.test_subscriptions import listening
 from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import (
     BOTH,
@@ -245,9 +247,7 @@ async def test_a_failed_file_is_a_failed_task(
 
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
-@pytest.mark.parametrize(
-    "method", ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"]
-)
+@pytest.mark.parametrize("method", METHODS)
 async def test_earlier_versions_have_no_tasks(served: Served, version: str, method: str) -> None:
     headers = {**PLAIN, "MCP-Protocol-Version": version}
     answer = (await served.post(of(method, NOBODY), headers, PATH)).json()
@@ -354,23 +354,15 @@ async def test_a_stream_reports_its_tasks_until_they_have_ended(
     engine.state.policy = AfterTime(seconds=1_000)
     job_id = (await asked_now(served, note()))["result"]["structuredContent"]["job_id"]
     message = modern(listen(job_id, NOBODY, job_id), **WITH_TASKS)
+    receive: Callable[[], Awaitable[dict[str, Any]]]
     async with AsyncExitStack() as stack:
         if way == "websocket":
             wire = await connect(served, path=PATH)
             await wire.send(message)
             receive = wire.receive
         else:
-            response = await stack.enter_async_context(
-                served.http.stream("POST", PATH, json=message, headers=modern_headers(message))
-            )
-            lines = response.aiter_lines()
-
-            async def receive() -> dict[str, Any]:
-                async for line in lines:
-                    if line.startswith("data: "):
-                        return dict(json.loads(line.removeprefix("data: ")))
-                raise AssertionError("the stream has ended")
-
+            frames = await stack.enter_async_context(listening(served, message, path=PATH))
+            receive = partial(anext, frames)
         acknowledged = (await receive())["params"]
         assert acknowledged["notifications"] == {"taskIds": [job_id]}
         reported: list[dict[str, Any]] = []

@@ -23,7 +23,6 @@ from tests.support.postgres import Database
 from tests.unit.cli.conftest import KEY, Kb
 
 TEXT = "# Granite\n\n" + "Granite is hard and grey. " * 80 + "\n\n# Basalt\n\nBasalt is dark."
-Hurt = Callable[[sqlite3.Connection], object]
 
 
 @pytest.fixture(scope="module")

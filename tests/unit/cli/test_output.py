@@ -117,7 +117,6 @@ def test_a_pipe_costs_no_import_of_rich() -> None:
     assert done.returncode == 0
 
 
-HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\b\x7f\u202eevil\u2066"
 anything = st.text(st.characters(codec=None))
 
 

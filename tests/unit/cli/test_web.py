@@ -20,7 +20,7 @@ from kb_readers.html import markdown_of
 from tests.support.certificates import self_signed
 from tests.support.patience import SILENCE
 
-HERE, ELSEWHERE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
+HERE = ip_address("127.0.0.1")
 PAGE = b"<h1>Stones</h1>"
 
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {

@@ -133,10 +133,13 @@ class Entry:
         self.folder = folder
 
     def read(self) -> Upload:
-        """Return the upload. Raises `UploadError`: `upload_not_found`, if it was removed meanwhile."""
+        """Return the upload.
+
+        Raises UploadError: `upload_not_found`, it was removed meanwhile, or its record is damaged.
+        """
         try:
             return msgspec.json.decode((self.folder / _RECORD).read_bytes(), type=Upload)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, msgspec.DecodeError) as error:
             raise not_found(self.folder.name) from error
 
     def write(self, upload: Upload) -> None:

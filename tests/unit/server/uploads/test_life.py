@@ -97,6 +97,14 @@ class TestTime:
             await asyncio.wait_for(desk.clock.slept.wait(), ANSWER_SECONDS)
         assert desk.files() == []
 
+    async def test_a_damaged_record_keeps_no_other_upload(self, desk: Desk, tmp_path: Path) -> None:
+        damaged, _ = await desk.start(3), await desk.start(3)
+        [record] = tmp_path.rglob(f"{damaged}/upload.json")
+        record.write_bytes(b"{")
+        desk.clock.seconds += 600
+        assert await desk.uploads.sweep() == 1
+        assert desk.ids() == [damaged]
+
     @pytest.mark.requirement("K41")
     async def test_one_second_before_it_is_there(self, desk: Desk) -> None:
         await desk.start(3)

@@ -11,7 +11,6 @@ import json
 import os
 import resource
 import time
-from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
@@ -36,7 +35,7 @@ class Costs:
     """Pytest plugin: every process measures its tests, and the process that reports adds the results up."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = {}
         self._last = 0.0
 
     def pytest_runtest_logstart(self) -> None:
@@ -45,15 +44,15 @@ class Costs:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now = processor_seconds()
-        report.user_properties = [*report.user_properties, (_PROPERTY, now - self._last)]
-        self._last = now
+        if report.when == "teardown":
+            spent = processor_seconds() - self._last
+            report.user_properties = [*report.user_properties, (_PROPERTY, spent)]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name == _PROPERTY:
-                self.seconds[report.nodeid] += float(str(value))
+                self.seconds[report.nodeid] = float(str(value))
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config

@@ -166,12 +166,6 @@ def spoilt(folder: Path) -> None:
         file.write_bytes(b"spoilt" * 1_000)
 
 
-def unreadable(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.unlink()
-        file.mkdir()
-
-
 def one_missing(folder: Path) -> None:
     min(folder.iterdir()).unlink()
 

@@ -298,7 +298,11 @@ def select(
         search = _Search(
             segments, vector, None if query.mode == "vector" else words(), query, originals, recount
         )
-        search.look_at_all(scan)
+        if search.takes_all_blocks:
+            search.look_at_all(scan)
+        else:
+            for block in scan:
+                search.look_at(block.scanned())
     return search.result()
 
 
@@ -401,29 +405,30 @@ class _Search:
         empty = np.empty(0)
         self._best = _Scored(np.empty(0, np.int64), empty, empty, empty)
         self._total = 0
+        self._size = sum(len(each.chunk_ids) for each in segments)
         self._undecided: list[_Rows] = []
         """Rows that may match; incomplete if there are too many to decide."""
         self._undecided_rows = 0
         self._recount = recount
+
+    @property
+    def takes_all_blocks(self) -> bool:
+        """True if `look_at_all` may be faster than `look_at` for each block."""
+        return self._vector is not None and self._query.min_score == 0 and self._size > NEAR_ROWS
 
     def look_at_all(self, blocks: Iterable[ScanBlock]) -> None:
         """Process all blocks: if some rows reach the floor of the cosines, these first. Then few of the
         remaining rows have enough words for the scores of these.
         """
         query, formula = self._query, self._formula
-        size = sum(len(each.chunk_ids) for each in self._segments)
-        if self._vector is None or query.min_score > 0 or size <= NEAR_ROWS:
-            for block in blocks:
-                self._look_at(block.scanned())
-            return
         near, found, least = [], 0, math.inf
         for block in blocks:
             cosine = query.scoring.cosine_floor - block.error - 2 * SLACK
             near.append((block, *block.reaching(cosine)))
             found, least = found + len(near[-1][1]), min(least, cosine)
-        if not query.top <= found <= size // NEAR_SHARE + NEAR_ROWS or least <= 0:
+        if not query.top <= found <= self._size // NEAR_SHARE + NEAR_ROWS or least <= 0:
             for block, _, _ in near:
-                self._look_at(block.scanned())
+                self.look_at(block.scanned())
             return
         self._consider_some(near)
         others = []
@@ -463,10 +468,14 @@ class _Search:
             self._total += int(np.count_nonzero(bm25.view(np.int32)))
         return bm25
 
-    def _look_at(self, scanned: Scanned) -> None:
+    def look_at(self, scanned: Scanned) -> None:
         """Process a block of a segment."""
-        number, rows, cosines, error, allowed = scanned
-        formula, bm25 = self._formula, self._with_words(number, rows, allowed)
+        self._consider(scanned, self._with_words(scanned.segment, scanned.rows, scanned.allowed))
+
+    def _consider(self, scanned: Scanned, bm25: Floats32 | None) -> None:
+        """Count the matches among these rows, and keep those that may be among the best."""
+        number, rows, cosines, error, _ = scanned
+        segment, formula = self._segments[number], self._formula
         # A row with a lower cosine than a match, and a lower BM25 than a result then needs, is neither.
         cosine = self._query.scoring.cosine_floor - error - 2 * SLACK
         needed = formula.bm25_needed(cosine + error, (self._query.min_score or self._threshold) - 2 * SLACK)
@@ -474,15 +483,9 @@ class _Search:
             places = near.nonzero()[0]
             rows, cosines = _at(rows, places), cosines[places]
             bm25 = None if bm25 is None else bm25[places]
-        self._consider(Scanned(number, rows, cosines, error), bm25)
-
-    def _consider(self, scanned: Scanned, bm25: Floats32 | None) -> None:
-        """Count the matches among these rows, and keep those that may be among the best."""
-        number, rows, cosines, error, _ = scanned
-        segment, formula = self._segments[number], self._formula
         words = None if bm25 is None else formula.words(bm25)
         scores = formula.scores(None if self._vector is None else cosines, words)
-        self._count(scanned, scores, bm25, words)
+        self._count(Scanned(number, rows, cosines, error), scores, bm25, words)
         least = self._threshold - fused(formula.weight, error, 0.0) - 2 * SLACK
         places = (scores >= least).nonzero()[0]
         if self._vector is None and bm25 is not None:

@@ -44,14 +44,20 @@ def commit(costs: Mapping[str, Cost]) -> None:
     FILE.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
 
 
+def grown(costs: Mapping[str, Cost]) -> list[str]:
+    """The names of the tiers beyond their budgets."""
+    before = committed()
+    return [
+        name for name, cost in costs.items() if name in before and cost.ratio > before[name].ratio * ALLOWED
+    ]
+
+
 def growth(costs: Mapping[str, Cost]) -> Iterator[str]:
     """For each tier beyond its budget a line, and lines that name the tests that grew most."""
-    for name, before in committed().items():
-        now = costs.get(name)
-        if now is None or now.ratio <= before.ratio * ALLOWED:
-            continue
+    for name in grown(costs):
+        before, now = committed()[name], costs[name]
         yield f"{name}: {now.ratio:.1f} reference workloads, more than {ALLOWED} times {before.ratio:.1f}"
-        grown = ((cost - before.tests.get(test, 0.0), test) for test, cost in now.tests.items())
-        for more, test in sorted(grown, reverse=True)[:NAMED]:
+        changes = ((cost - before.tests.get(test, 0.0), test) for test, cost in now.tests.items())
+        for more, test in sorted(changes, reverse=True)[:NAMED]:
             if more > 0:
                 yield f"  {more:+6.2f}  {test}"

@@ -94,7 +94,9 @@ async def test_a_query_parameter_that_does_not_exist_is_documented(
             assert await exchange(client, operation, query="?colour=red") == (422, "unknown_parameter")
 
 
-async def test_the_document_says_who_needs_the_key(client: Client, subtests: pytest.Subtests) -> None:
+async def test_the_document_names_the_operations_that_need_the_key(
+    client: Client, subtests: pytest.Subtests
+) -> None:
     """The probes ignore a wrong key."""
     for operation in OPERATIONS:
         with subtests.test(operation=operation.id):

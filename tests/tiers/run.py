@@ -37,7 +37,7 @@ from tests.tiers.table import TIERS, Tier, command_of
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (sys.executable, "-m", "tests.tiers.reference")
-BETWEEN_REFERENCES = 20.0
+BETWEEN_REFERENCES = 45.0
 """Seconds from one run of the reference workload beside the tiers to the next."""
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, urlsplit
 
+import httpx
 import pytest
 
+from kb_cli import web
 from kb_cli.output import Exit
 from kb_cli.sync import storage
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.test_sync_sources import held, outcomes
+from tests.unit.cli.test_web import unreachable
 
 pytestmark = pytest.mark.process
 
@@ -106,6 +112,35 @@ def test_the_files_of_a_webdav_folder_are_followed(kb: Kb, tmp_path: Path, folde
     assert "127.0.0.1 is not a public address" in out
     assert set(held(kb, "dav")) == {"a.md"}
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "home").rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refuses", "silent"])
+def test_all_addresses_of_a_webdav_server_are_tried_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, webdav: str, *, is_silent: bool
+) -> None:
+    """An address that is not allowed refuses the name, wherever it stands."""
+    (folder / "docs" / "a.md").write_text("granite quarry")
+    allowed = [web.ip_address("127.0.0.1")]
+    monkeypatch.setattr("kb_cli.web.is_of_the_internet", allowed.__contains__)
+    if is_silent:
+        monkeypatch.setattr(storage, "_TIMEOUT", httpx.Timeout(ANSWER_SECONDS, connect=SILENCE))
+    place = webdav.replace("127.0.0.1", "two.example")
+    with unreachable(urlsplit(place).port, is_silent=is_silent) as address:
+        names = {"two.example": [str(address), "127.0.0.1"]}
+        resolve = socket.getaddrinfo
+
+        def getaddrinfo(host: str, *arguments: object, **options: object) -> list[Any]:
+            return [row for each in names.get(host, [host]) for row in resolve(each, *arguments, **options)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        secret = {"user": "me", "password": "secret"}
+        source = storage.storage(place, tmp_path / "state", private=False, credentials=secret)
+        assert f"two.example ({address}) is not a public address" in source.listed().unreadable[place]
+        allowed.append(address)
+        assert [entry.source for entry in source.entries()] == [f"{place}/a.md"]
+        assert source.fetched(f"{place}/a.md", tmp_path, {}).path.read_text() == "granite quarry"
+        names["two.example"] = [str(address)]
+        assert not source.listed().is_complete
 
 
 FOLDER = "<d:propstat><d:prop><d:resourcetype><d:collection/></d:resourcetype></d:prop></d:propstat>"

@@ -7,20 +7,22 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
 
+import httpx
 import pytest
 
 from kb_cli import web
 from kb_cli.web import Address, NotFetched, addresses_of, fetch, is_of_the_internet, reduce_to_main_text
 from kb_readers.html import markdown_of
 from tests.support.certificates import self_signed
-from tests.support.patience import SILENCE
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
-HERE = ip_address("127.0.0.1")
+HERE, UNREACHABLE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
 PAGE = b"<h1>Stones</h1>"
 
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
@@ -216,6 +218,35 @@ def test_a_host_that_never_sends_the_head_of_its_answer_is_given_up(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(NotFetched, match="takes more than"):
             fetch(url, tmp_path, is_allowed=lambda _: True)
+
+
+@contextmanager
+def unreachable(port: int, *, is_silent: bool) -> Iterator[Address]:
+    """An address of this machine that refuses connections to the port, or gives no answer to them."""
+    if not is_silent:
+        yield UNREACHABLE
+        return
+    with ExitStack() as sockets:
+        # No answer follows once the queue of a listener is full: one connection, and one more.
+        listener = sockets.enter_context(socket.socket())
+        listener.bind((str(UNREACHABLE), port))
+        listener.listen(0)
+        sockets.enter_context(socket.create_connection((str(UNREACHABLE), port), ANSWER_SECONDS))
+        yield UNREACHABLE
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refuses", "silent"])
+def test_the_next_address_is_tried_after_one_that_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str, *, is_silent: bool
+) -> None:
+    if is_silent:
+        monkeypatch.setattr(web, "_TIMEOUT", httpx.Timeout(ANSWER_SECONDS, connect=SILENCE))
+    with unreachable(int(site.rpartition(":")[2]), is_silent=is_silent) as address:
+        arguments = {"is_allowed": lambda _: True, "resolve": lambda _host, _port: [address, HERE]}
+        assert fetch(f"{site}/stones", tmp_path, **arguments).path.read_bytes() == PAGE
+        arguments["resolve"] = lambda _host, _port: [address]
+        with pytest.raises(NotFetched, match=r"site\.example is not reached: \w"):
+            fetch(f"{site}/stones", tmp_path, **arguments)
 
 
 def test_loopback_goes_by_many_names_and_by_none(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -22,7 +22,7 @@ from kb_readers.html import markdown_of
 from tests.support.certificates import self_signed
 from tests.support.patience import ANSWER_SECONDS, SILENCE
 
-HERE, UNREACHABLE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
+HERE, OTHER = ip_address("127.0.0.1"), ip_address("127.0.0.2")
 PAGE = b"<h1>Stones</h1>"
 
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
@@ -220,33 +220,40 @@ def test_a_host_that_never_sends_the_head_of_its_answer_is_given_up(
             fetch(url, tmp_path, is_allowed=lambda _: True)
 
 
+def test_the_next_address_is_tried_after_one_that_refuses(tmp_path: Path, site: str) -> None:
+    get = partial(fetch, f"{site}/stones", tmp_path, is_allowed=lambda _: True)
+    assert get(resolve=lambda _host, _port: [OTHER, HERE]).path.read_bytes() == PAGE
+    with pytest.raises(NotFetched, match=r"site\.example is not reached: \w"):
+        get(resolve=lambda _host, _port: [OTHER])
+
+
 @contextmanager
-def unreachable(port: int, *, is_silent: bool) -> Iterator[Address]:
-    """An address of this machine that refuses connections to the port, or gives no answer to them."""
-    if not is_silent:
-        yield UNREACHABLE
-        return
-    with ExitStack() as sockets:
-        # No answer follows once the queue of a listener is full: one connection, and one more.
-        listener = sockets.enter_context(socket.socket())
-        listener.bind((str(UNREACHABLE), port))
-        listener.listen(0)
-        sockets.enter_context(socket.create_connection((str(UNREACHABLE), port), ANSWER_SECONDS))
-        yield UNREACHABLE
+def silent_and_next() -> Iterator[tuple[int, socket.socket]]:
+    """Yield a port, without an answer at `OTHER`, and its listener at `HERE`.
+
+    A listener whose queue is full does not answer: it takes one connection, and one more.
+    """
+    with (
+        socket.create_server((str(HERE), 0)) as following,
+        socket.socket() as silent,
+    ):
+        port = following.getsockname()[1]
+        following.settimeout(ANSWER_SECONDS)
+        silent.bind((str(OTHER), port))
+        silent.listen(0)
+        with socket.create_connection((str(OTHER), port), ANSWER_SECONDS):
+            yield port, following
 
 
-@pytest.mark.parametrize("is_silent", [False, True], ids=["refuses", "silent"])
-def test_the_next_address_is_tried_after_one_that_is_not_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str, *, is_silent: bool
+def test_the_next_address_is_tried_after_one_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if is_silent:
-        monkeypatch.setattr(web, "_TIMEOUT", httpx.Timeout(ANSWER_SECONDS, connect=SILENCE))
-    with unreachable(int(site.rpartition(":")[2]), is_silent=is_silent) as address:
-        arguments = {"is_allowed": lambda _: True, "resolve": lambda _host, _port: [address, HERE]}
-        assert fetch(f"{site}/stones", tmp_path, **arguments).path.read_bytes() == PAGE
-        arguments["resolve"] = lambda _host, _port: [address]
-        with pytest.raises(NotFetched, match=r"site\.example is not reached: \w"):
-            fetch(f"{site}/stones", tmp_path, **arguments)
+    monkeypatch.setattr(web, "_TIMEOUT", httpx.Timeout(SILENCE))
+    with silent_and_next() as (port, following):
+        url, addresses = f"http://site.example:{port}/", [OTHER, HERE]
+        with pytest.raises(NotFetched):
+            fetch(url, tmp_path, is_allowed=lambda _: True, resolve=lambda _host, _port: addresses)
+        following.accept()[0].close()
 
 
 def test_loopback_goes_by_many_names_and_by_none(tmp_path: Path) -> None:

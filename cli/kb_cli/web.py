@@ -38,6 +38,9 @@ MOST_REDIRECTS = 5
 MOST_SECONDS = 120.0
 """Time for one URL in seconds, from its first connection to its last byte, redirects included."""
 
+NOT_REACHED = (httpx.ConnectError, httpx.ConnectTimeout)
+"""Failures after which the next address of a host is tried."""
+
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 _READING_SECONDS = 20.0
 _AGENT = "kb-add"
@@ -234,8 +237,8 @@ async def _fetch_once(
         )
         try:
             response = await client.send(request, stream=True)
-        except httpx.ConnectError as error:
-            reason = f"{place.host} is not reached: {error}"
+        except NOT_REACHED as error:
+            reason = f"{place.host} is not reached: {_words(error)}"
             continue
         except (
             httpx.HTTPError,

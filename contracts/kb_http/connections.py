@@ -424,9 +424,7 @@ _ADMISSION = web.AppKey("_ADMISSION", Admission)
 
 
 async def stop_listening(runner: web.AppRunner) -> None:
-    """Stop accepting connections and let bodies arrive; then the runner can be cleaned up."""
-    for site in list(runner.sites):
-        await site.stop()
+    """Let bodies arrive after the last connection was accepted; then the runner can be cleaned up."""
     await runner.app[_ADMISSION].settle()
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
+from aiohttp import web
+
+from kb_http.certificate import Certificate
 from kb_http.connections import AT_ONCE, PATIENCE_SECONDS, ConnectionTable, address_of
+from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
 
 BACKLOG = 4096
 """Maximum number of connections that the kernel queues."""
@@ -100,45 +105,46 @@ class Intake:
                 self._table.remove(connection)
 
 
-class Listener:
-    """Listening sockets on `address`, from which connections are accepted."""
+@asynccontextmanager
+async def listening(
+    runner: web.AppRunner,
+    host: str,
+    port: int,
+    limits: ConnectionLimits | None = None,
+    certificate: Certificate | None = None,
+) -> AsyncIterator[tuple[str, int]]:
+    """Accept connections for a runner that was set up; yield an address that is listened on.
 
-    def __init__(self, table: ConnectionTable, sockets: list[socket.socket]) -> None:
-        self.address: tuple[str, int] = sockets[0].getsockname()[:2]
-        self._intakes: list[Intake] = []
-        for each in sockets:
-
-            def accept(listening: socket.socket = each) -> socket.socket | None:
-                try:
-                    return listening.accept()[0]
-                except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-                    return None
-
-            each.setblocking(False)
-            self._intakes.append(Intake(table, each, accept))
-            self._intakes[-1].start()
-
-    def close(self) -> None:
-        for intake in self._intakes:
-            intake.stop()
-
-
-async def listen(table: ConnectionTable, host: str, port: int) -> Listener:
-    """Listen on all addresses of `host`, or on every address if it is empty; port 0 is any free one.
+    It listens on all addresses of `host`, or on every address if it is empty; port 0 is any free one. Without
+    `limits` all connections that the process has descriptors for may come from one address.
     Raises OSError: the address is not an address of this machine, or is in use.
     """
+    assert runner.server is not None, "a runner that was set up has a server"
+    most = connections_within_descriptors(CONNECTIONS) if limits is None else 0
+    table = ConnectionTable(runner.server, limits or ConnectionLimits(most, most), certificate)
     infos = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     with ExitStack() as stack:
         sockets = []
         for family, _, _, _, address in dict.fromkeys(infos):
-            listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            source = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            source.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-            sockets.append(listening)
-        stack.pop_all()
-    return Listener(table, sockets)
+                source.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            source.bind(address)
+            source.listen(BACKLOG)
+            source.setblocking(False)
+            sockets.append(source)
+        for source in sockets:
+            intake = Intake(table, source, partial(_accepted, source))
+            intake.start()
+            stack.callback(intake.stop)
+        yield sockets[0].getsockname()[:2]
+
+
+def _accepted(source: socket.socket) -> socket.socket | None:
+    try:
+        return source.accept()[0]
+    except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+        return None

@@ -51,6 +51,11 @@ class ReceivedFile:
     size: int
     sha256: str
 
+    @property
+    def identity(self) -> tuple[str, str, FileFields]:
+        """The content of the request, of which a retry has the same."""
+        return self.filename, self.sha256, self.fields
+
 
 async def receive_file(
     source: web.Request | SentFile, open_sink: Callable[[str, str], Awaitable[Sink]], *, max_bytes: int

@@ -31,10 +31,11 @@ from multidict import MultiMapping
 
 from kb_contracts.access.reach import ACCESS, EVERYTHING, Access, Reach, Right, access_from, access_header
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.models import NOT_BLANK
+from kb_contracts.api.models import NOT_BLANK, FileFields
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, AnyOperation
 from kb_contracts.api.ragler import MAX_ROLE_CHARS, MAX_USER_CHARS, SERVICE, USER_ID, USER_ROLE, may_change
 from kb_contracts.semantics.documents import document_key
+from kb_contracts.semantics.requests import Idempotency, request_fingerprint
 from kb_contracts.semantics.validation import mismatch_of
 from kb_http.limits import is_loopback
 
@@ -98,6 +99,13 @@ class Incoming:
     def credential(self) -> str:
         """A digest that distinguishes callers, never the key."""
         return credential_of(self.authorization, self.access)
+
+    def idempotency(self, file: tuple[str, str, FileFields] | None = None) -> Idempotency | None:
+        """Return the identity for recognising retries, with that of a received file; None without a key."""
+        if self.idempotency_key is None:
+            return None
+        content = request_fingerprint(self.path, self.query, self.body, self.if_match, file)
+        return Idempotency(self.idempotency_key, self.credential, self.operation.id, content)
 
     @property
     def rated_user(self) -> str | None:

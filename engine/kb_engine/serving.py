@@ -7,7 +7,7 @@ import errno
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from aiohttp import web
@@ -21,9 +21,9 @@ from kb_engine.settings import EngineSettings
 from kb_engine.start_errors import CannotEncrypt, CannotListen, PortInUse
 from kb_engine.store.repository.state import counts
 from kb_http.certificate import Certificate, CertificateUnusable
-from kb_http.connections import LINGER_SECONDS, ConnectionTable, connection_log, stop_listening
-from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors, is_loopback
-from kb_http.listening import listen
+from kb_http.connections import LINGER_SECONDS, connection_log, stop_listening
+from kb_http.limits import is_loopback
+from kb_http.listening import listening
 from kb_http.mount import HEADER_BYTES, REQUEST_LINE_BYTES
 
 logger = logging.getLogger(__name__)
@@ -86,23 +86,19 @@ async def running(settings: EngineSettings) -> AsyncIterator[tuple[str, web.Appl
 @asynccontextmanager
 async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIterator[str]:
     """Listen; yield the base URL. All connections may come from one address, that of the server."""
-    make = runner.server
-    assert make is not None, "a runner that was set up has a server"
-    most = connections_within_descriptors(CONNECTIONS)
-    limits = ConnectionLimits(most, most)
     certificate = _certificate(settings)
-    try:
-        listener = await listen(ConnectionTable(make, limits, certificate), settings.host, settings.port)
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(f"{where} is in use; set KB_ENGINE_PORT to another port") from error
-        raise CannotListen(f"cannot listen on {where}: {error.strerror}; check KB_ENGINE_HOST") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    try:
-        yield f"{'http' if certificate is None else 'https'}://{host}:{listener.address[1]}"
-    finally:
-        listener.close()
+    async with AsyncExitStack() as stack:
+        try:
+            _, port = await stack.enter_async_context(
+                listening(runner, settings.host, settings.port, certificate=certificate)
+            )
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"{where} is in use; set KB_ENGINE_PORT to another port") from error
+            raise CannotListen(f"cannot listen on {where}: {error.strerror}; check KB_ENGINE_HOST") from error
+        yield f"{'http' if certificate is None else 'https'}://{host}:{port}"
 
 
 def _certificate(settings: EngineSettings) -> Certificate | None:

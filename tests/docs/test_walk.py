@@ -22,7 +22,7 @@ from tests.support.stack import ROOT, running_stack
 pytestmark = pytest.mark.process
 
 MOST_FILES = 30
-MOST_ENTRIES, MOST_ENTRIES_IN_ALL = 3, 51
+MOST_ENTRIES, MOST_ENTRIES_IN_ALL = 3, 50
 SECTION = re.compile(r"^## One `kb_search`.*?(?=^## )", re.MULTILINE | re.DOTALL)
 
 

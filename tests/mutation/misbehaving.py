@@ -22,6 +22,7 @@ from kb_contracts.semantics import query
 from kb_contracts.semantics.cursors import Place, opened
 from kb_contracts.semantics.documents import document_key, text_digest
 from kb_contracts.semantics.ranking import RankingDefaults, RankingPlan, ranking_plan
+from kb_contracts.semantics.requests import Idempotency
 from kb_contracts.semantics.search import Quote, find_quote, query_of, without_text
 from kb_contracts.semantics.sources import Holder, Plan, plan
 from kb_http import mount, requests
@@ -30,7 +31,7 @@ from kb_http.requests import Incoming
 from kb_simulator.engine import commits, search
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
-from kb_simulator.engine.jobs import Answers, Retry
+from kb_simulator.engine.jobs import Answers
 from kb_simulator.engine.stored import Stored
 from kb_simulator.engine.versions import History, Past
 
@@ -274,12 +275,12 @@ async def changing_the_document(incoming: Incoming, inner: Handler) -> Any:
     return answer
 
 
-def mismatch_taken(self: Answers, retry: Retry, _now: int) -> Any:
+def mismatch_taken(self: Answers, retry: Idempotency, _now: int) -> Any:
     given = self._given.get((retry.credential, retry.operation, retry.key))
     return given.answer if given else None
 
 
-def shared_between_operations(self: Answers, retry: Retry, _now: int) -> Any:
+def shared_between_operations(self: Answers, retry: Idempotency, _now: int) -> Any:
     same = [each for place, each in self._given.items() if place[2] == retry.key]
     if same and same[0].fingerprint != retry.fingerprint:
         raise EngineError("idempotency_mismatch", "The key was used.")

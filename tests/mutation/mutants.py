@@ -481,7 +481,7 @@ _PAGES: Breaks = {
 _RANKING: Breaks = {
     "a_passage_from_below_the_first_results_can_rise": {
         "ranking is ignored": body("search", ranking=None),
-        "only what is answered is ranked": replaced(search, "pool_size", lambda top: top),
+        "only what is answered is ranked": replaced(diversity, "pool_size", lambda top: top),
     },
     "without_being_asked_for_nothing_is_ranked": {
         "weights of a request are ignored": replaced(search, "ranking_plan", mis.ranked_as_usual)},

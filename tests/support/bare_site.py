@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from aiohttp import web
 
 from kb_http.certificate import Certificate
-from kb_http.connections import Admission, ConnectionTable
+from kb_http.connections import Admission
 from kb_http.limits import ConnectionLimits
-from kb_http.listening import listen
+from kb_http.listening import listening
 from tests.support.patience import ANSWER_SECONDS, SILENCE
 
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
@@ -85,10 +85,9 @@ class Site:
         )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        assert runner.server is not None
-        listener = await listen(ConnectionTable(runner.server, limits, certificate), "127.0.0.1", 0)
-        self._stack.callback(listener.close)
-        self.port = listener.address[1]
+        _, self.port = await self._stack.enter_async_context(
+            listening(runner, "127.0.0.1", 0, limits, certificate)
+        )
 
     async def connect(self, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Peer:
         reader, writer = await asyncio.open_connection(

@@ -22,11 +22,11 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import format_of
 from kb_contracts.api.operations import DocumentsQuery
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.index.port import Scoring, Selection, Vectors
 from kb_engine.store.port import (
     EmbedderIdentity,
     Found,
-    Idempotency,
     LeasedJob,
     NewJob,
     Prepared,

@@ -1,7 +1,7 @@
 """Two sources: the files of an S3 bucket (s3fs, extra `s3`) and of a WebDAV folder (webdav4, extra `webdav`).
 
 Credentials come from a file alone: neither the environment nor the machine's metadata service is used. The
-address rules of `kb add URL` apply to the endpoint of S3, and to each connection of WebDAV, which goes to the
+address rules of `kb add URL` apply to the endpoint of S3, and to each connection of WebDAV, which goes to a
 checked address.
 """
 
@@ -190,23 +190,29 @@ def _webdav(url: str, **options: Any) -> tuple[httpx.Client, Any]:
 
 
 class _Pinned(httpx.HTTPTransport):
-    """Connects to a checked address of each host, also after a redirect."""
+    """Connects to the checked addresses of each host in turn, also after a redirect."""
 
     def __init__(self, is_allowed: Callable[[web.Address], bool]) -> None:
         super().__init__(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
         self._is_allowed = is_allowed
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request. Raises `NotFetched` if the address is not allowed."""
+        """Send a request. Raises `NotFetched` if an address of the host is not allowed."""
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
-        found = web.allowed_addresses(url.host, port, self._is_allowed)
         request.extensions["sni_hostname"] = url.raw_host.decode("ascii")
-        request.url = url.copy_with(host=str(found[0]))  # the header Host stays
-        try:
-            response = super().handle_request(request)
-        finally:
-            request.url = url
+        failure: httpx.TransportError = httpx.ConnectError(f"{url.host} has no address")
+        for address in web.allowed_addresses(url.host, port, self._is_allowed):
+            request.url = url.copy_with(host=str(address))  # the header Host stays
+            try:
+                response = super().handle_request(request)
+                break
+            except web.NOT_REACHED as error:
+                failure = error
+            finally:
+                request.url = url
+        else:
+            raise failure
         if "Content-Encoding" in response.headers:
             response.close()
             raise web.NotFetched(f"{url.host} sends a compressed response, which was not requested")

@@ -18,6 +18,9 @@ from msgspec import UNSET
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics import cursors
+from kb_contracts.semantics.query import ParsedQuery
+from kb_contracts.semantics.ranking import RankingPlan, pool_size
+from kb_contracts.semantics.search import PREFERRED_POOL
 
 POOL = 30
 POOL_A_RESULT = 3
@@ -37,12 +40,18 @@ Run = int
 """Hash of consecutive words; equal words have equal hashes within this process."""
 
 
-def pool_for(request: m.SearchRequest) -> int:
-    """Return the number of candidates that a page is chosen from."""
-    pages = cursors.POOL if request.pages else request.top
-    if not request.collapse and request.per_document is None:
-        return pages
-    return max(POOL, POOL_A_RESULT * request.top, pages)
+def pool_for(
+    request: m.SearchRequest, plan: RankingPlan | None = None, query: ParsedQuery | None = None
+) -> int:
+    """Return the number of candidates that a page is chosen from, after ranking and raising for phrases."""
+    pools = [cursors.POOL if request.pages else request.top]
+    if request.collapse or request.per_document is not None:
+        pools += [POOL, POOL_A_RESULT * request.top]
+    if plan is not None:
+        pools.append(pool_size(request.top))
+    if query is not None and query.preferred is not None:
+        pools.append(PREFERRED_POOL)
+    return max(pools)
 
 
 def diverse(results: Sequence[m.SearchResult], request: m.SearchRequest) -> list[m.SearchResult]:

@@ -51,6 +51,21 @@ def request_fingerprint(
     return hashlib.sha256(msgspec.json.encode(parameters, order="deterministic")).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """The identity of a request that may be retried: `key` within `credential` and `operation`.
+
+    `fingerprint` is a SHA-256 over the content of the request. A mutation repeated with the same key and
+    fingerprint returns the first response; with a different fingerprint it raises `idempotency_mismatch`. The
+    response is stored in the transaction of the effect and kept for 24 hours.
+    """
+
+    key: str
+    credential: str
+    operation: str
+    fingerprint: str
+
+
 def check_same_request(key: str, fingerprint: str, kept: str) -> None:
     """Raises EngineError: `idempotency_mismatch`, if the key was used for another request."""
     if fingerprint != kept:

@@ -18,7 +18,7 @@ from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.semantics import documents as rules
 from kb_contracts.semantics.access import check_submission
-from kb_engine.api.engine import Api, idempotency_of
+from kb_engine.api.engine import Api
 from kb_engine.index.port import Selection
 from kb_engine.spans import accepted
 from kb_engine.spool import SpoolFile
@@ -82,7 +82,7 @@ class JobsApi(Api):
         return job
 
     async def retry_job(self, incoming: Incoming) -> m.Job:
-        return await self._engine.failed_jobs.retry(incoming.path["job_id"], idempotency_of(incoming))
+        return await self._engine.failed_jobs.retry(incoming.path["job_id"], incoming.idempotency())
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
         assert incoming.source is not None  # without a body there is a file
@@ -118,7 +118,7 @@ class JobsApi(Api):
                 reach=incoming.access.reach,
             )
             try:
-                queued = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
+                queued = await self._store.once(incoming.idempotency(received.identity), jobs.accept, job)
             except EngineError:
                 # After any other failure the job may have been accepted; the next start sorts it out.
                 await spool.remove(job_id)
@@ -238,7 +238,7 @@ class DocumentsApi(Api):
         # The outcome is stored under the caller's idempotency key, or a unique one. The maximum wait is not
         # part of the request's identity.
         key = incoming.idempotency_key or str(uuid4())
-        idempotency = idempotency_of(dataclasses.replace(incoming, query=NoQuery(), idempotency_key=key))
+        idempotency = dataclasses.replace(incoming, query=NoQuery(), idempotency_key=key).idempotency()
         assert idempotency is not None  # it has a key
         # An outage of the embedder, so that the caller is refused now rather than by a failed job. Unknown if
         # the model does not load in time.

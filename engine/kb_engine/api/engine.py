@@ -19,7 +19,6 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
 from kb_contracts.semantics.history import growth_of
-from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.api.reranking import Reranker
 from kb_engine.care.scan import Scan
 from kb_engine.encoder import Encoder
@@ -30,11 +29,10 @@ from kb_engine.pictures import Pictures
 from kb_engine.questions import Questions
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
-from kb_engine.store.port import Counts, Idempotency
+from kb_engine.store.port import Counts
 from kb_engine.store.repository import jobs, state
 from kb_engine.store.repository.transaction import Write
 from kb_engine.store.store import Store, utc_now
-from kb_http.multipart import ReceivedFile
 from kb_http.requests import Incoming
 from kb_readers.failures import no_sandbox
 from kb_readers.probe import sandbox_info
@@ -94,24 +92,6 @@ class Engine:
     """Monotonic time of the latest search; background work waits for a pause between searches."""
 
 
-def idempotency_of(incoming: Incoming, file: ReceivedFile | None = None) -> Idempotency | None:
-    """Return the identity of a request for recognising retries; None without an idempotency key."""
-    if incoming.idempotency_key is None:
-        return None
-    return Idempotency(
-        key=incoming.idempotency_key,
-        credential=incoming.credential,
-        operation=incoming.operation.id,
-        fingerprint=request_fingerprint(
-            incoming.path,
-            incoming.query,
-            incoming.body,
-            incoming.if_match,
-            None if file is None else (file.filename, file.sha256, file.fields),
-        ),
-    )
-
-
 class Api:
     """Handlers of operations, over the parts of one engine."""
 
@@ -127,7 +107,7 @@ class Api:
         **kwargs: P.kwargs,
     ) -> A:
         """Write; a repetition of the request with the same idempotency key gets the first response."""
-        return await self._store.once(idempotency_of(incoming), operation, *args, **kwargs)
+        return await self._store.once(incoming.idempotency(), operation, *args, **kwargs)
 
 
 class StateApi:

@@ -115,12 +115,6 @@ class SearchApi(Api):
         plan = None if ranking is None else ranking_plan(request.query, ranking, self._ranking)
         reranker = None if request.rerank is False else self._reranker
         looked_at = 0 if reranker is None else max(reranker.candidates, request.top)
-        pool = max(
-            looked_at,
-            pool_for(request),
-            0 if plan is None else pool_size(request.top),
-            0 if parsed.preferred is None else rules.PREFERRED_POOL,
-        )
         arrange = partial(diverse, request=request)
         is_arranged = request.collapse and reranker is None and plan is None and parsed.preferred is None
         query = Query(
@@ -128,7 +122,7 @@ class SearchApi(Api):
             mode=mode,
             vector=None,
             scoring=self._encoder.embedder.scoring,
-            top=pool,
+            top=max(looked_at, pool_for(request, plan, parsed)),
             selection=selection,
             min_score=request.min_score,
             wording=parsed.wording,

@@ -10,19 +10,22 @@ from kb_config.settings import SettingsError
 
 
 def check_url(variable: str, url: str, *, key_variable: str, example: str) -> None:
-    """Raise SettingsError unless this is an http or https URL without user, password, query and fragment."""
+    """Raise SettingsError unless this is an http or https URL without user, password, query and fragment.
+
+    The message does not repeat the URL, which may hold a password.
+    """
     try:
         parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise SettingsError(f"{variable}: {error}; write it like {example}") from error
+        host = parts.hostname or ""
+        usable = parts.scheme in {"http", "https"} and host and "%" not in host and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not url.isprintable() or " " in url:
+        raise SettingsError(f"{variable}: is no http or https URL; write it like {example}")
     if parts.username is not None or parts.password is not None:
         raise SettingsError(f"{variable}: holds a user or a password; put the key into {key_variable}")
-    printable = url.isprintable() and " " not in url
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not printable:
-        raise SettingsError(f"{variable}={url!r}: is no http or https URL; write it like {example}")
     if parts.query or parts.fragment:
-        raise SettingsError(f"{variable}={url!r}: ends in a query or a fragment; give the base URL alone")
+        raise SettingsError(f"{variable}: ends in a query or a fragment; give the base URL alone")
 
 
 def check_key(variable: str, key: str) -> None:

@@ -16,9 +16,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.spool import Spool
 from kb_engine.store.clock import parse
-from kb_engine.store.port import FailedJob, Idempotency
+from kb_engine.store.port import FailedJob
 from kb_engine.store.repository import jobs, versions
 from kb_engine.store.store import Store
 from kb_engine.tasks import end, repeat

@@ -74,21 +74,6 @@ class EmbedderIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Idempotency:
-    """The identity of a request that may be retried: `key` within `credential` and `operation`.
-
-    `fingerprint` is a SHA-256 over the content of the request. A mutation repeated with the same key and
-    fingerprint returns the first response; with a different fingerprint it raises `idempotency_mismatch`. The
-    response is stored in the transaction of the effect and kept for 24 hours.
-    """
-
-    key: str
-    credential: str
-    operation: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
 class NewJob:
     """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder.
 

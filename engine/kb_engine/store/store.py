@@ -39,10 +39,11 @@ from kb_config import tracing
 from kb_contracts.access.reach import REACH, Reach
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.query import Wording
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.index.port import Candidates, Changes, Index, IndexQuery, IndexUnavailable, Vector
 from kb_engine.index.score import fused, is_doubtful
 from kb_engine.store.clock import SteadyClock, stamp
-from kb_engine.store.port import Bounds, Found, Idempotency, Query, StoreEventCallback
+from kb_engine.store.port import Bounds, Found, Query, StoreEventCallback
 from kb_engine.store.repository import search, state
 from kb_engine.store.repository.transaction import MAKES_ROOM, TOGETHER, Read, Work, Write, once
 from kb_engine.store.wording import Find, find_passing

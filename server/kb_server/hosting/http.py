@@ -19,7 +19,7 @@ from aiohttp import hdrs, web
 from kb_http import connections
 from kb_http.certificate import Certificate
 from kb_http.limits import HEADER_SECONDS, ConnectionLimits, owner_of
-from kb_http.listening import Intake, listen
+from kb_http.listening import Intake, listening
 from kb_server.access.grants import grant_of
 from kb_server.hosting.toolset_server import Mount, hosted
 from kb_server.observability import auditing
@@ -187,20 +187,19 @@ async def _listen(
     channel: socket.socket | None,
     certificate: Certificate | None,
 ) -> AsyncIterator[tuple[str, int]]:
-    assert runner.server is not None, "a runner that was set up has a server"
-    table = connections.ConnectionTable(runner.server, runner.app[LIMITS], certificate)
-    if channel is not None:
+    if channel is None:
+        async with listening(runner, host, port, runner.app[LIMITS], certificate) as address:
+            yield address
+    else:
+        assert runner.server is not None, "a runner that was set up has a server"
+        table = connections.ConnectionTable(runner.server, runner.app[LIMITS], certificate)
         channel.setblocking(False)
         intake = Intake(table, channel, partial(_received, channel))
         intake.start()
-        address, stop_taking = (host, port), intake.stop
-    else:
-        listener = await listen(table, host, port)
-        address, stop_taking = listener.address, listener.close
-    try:
-        yield address
-    finally:
-        stop_taking()
+        try:
+            yield host, port
+        finally:
+            intake.stop()
     await connections.stop_listening(runner)
 
 

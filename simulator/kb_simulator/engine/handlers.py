@@ -27,7 +27,7 @@ from kb_contracts.api.operations import AnyOperation, DocumentQuery, NoQuery
 from kb_contracts.semantics import documents as rules
 from kb_contracts.semantics.access import check_submission, check_whole
 from kb_contracts.semantics.history import is_question
-from kb_contracts.semantics.requests import RateWindows, request_fingerprint
+from kb_contracts.semantics.requests import RateWindows
 from kb_http.mount import Handler, handlers_of
 from kb_http.multipart import ReceivedFile, receive_file
 from kb_http.requests import Incoming, whole_body
@@ -37,7 +37,6 @@ from kb_readers.probe import sandbox_info
 from kb_readers.readers import draw_file, format_of, read_file, require_reader
 from kb_simulator.engine import arrivals, submissions
 from kb_simulator.engine.documents import Documents
-from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.search import search as find_passages
 from kb_simulator.engine.search import search_vectors, similar_to
 from kb_simulator.engine.state import State
@@ -152,28 +151,10 @@ def _opened(data: bytes) -> Iterator[IO[bytes]]:
         yield source
 
 
-def _retry(incoming: Incoming, received: ReceivedFile | None = None) -> Retry | None:
-    """The data by which a retry of this mutation is recognised, or None without an idempotency key."""
-    if incoming.idempotency_key is None:
-        return None
-    return Retry(
-        credential=incoming.credential,
-        operation=incoming.operation.id,
-        key=incoming.idempotency_key,
-        fingerprint=request_fingerprint(
-            incoming.path,
-            incoming.query,
-            incoming.body,
-            incoming.if_match,
-            None if received is None else (received.filename, received.sha256, received.fields),
-        ),
-    )
-
-
 def _change(incoming: Incoming, effect: Callable[[State, int], A]) -> A:
     """Run a mutation with the state and the time, unless its idempotency key was already used."""
     state = CURRENT.get().namespace.state
-    return state.once(_retry(incoming), lambda now: effect(state, now))
+    return state.once(incoming.idempotency(), lambda now: effect(state, now))
 
 
 def _limited(incoming: Incoming) -> State:
@@ -206,7 +187,7 @@ async def create_job(incoming: Incoming) -> m.Job:
         rules.check_metadata(incoming.body.metadata)
         check_submission(reach, incoming.body.tags)
         note = submissions.note(call.identity, incoming.body, reach)
-        return call.namespace.state.accept(note, _retry(incoming))
+        return call.namespace.state.accept(note, incoming.idempotency())
     received, fmt = call.upload.received, call.upload.format
     rules.check_metadata(received.fields.metadata)
     check_submission(reach, received.fields.tags)
@@ -227,7 +208,7 @@ async def create_job(incoming: Incoming) -> m.Job:
         original=call.upload.data if call.namespace.state.keeps_originals else None,
         reach=reach,
     )
-    return call.namespace.state.accept(file, _retry(incoming, received))
+    return call.namespace.state.accept(file, incoming.idempotency(received.identity))
 
 
 async def list_jobs(incoming: Incoming) -> m.JobList:
@@ -247,12 +228,12 @@ async def get_job(incoming: Incoming) -> m.Job:
 
 async def cancel_job(incoming: Incoming) -> m.Job:
     state, reach = CURRENT.get().namespace.state, incoming.access.reach
-    return state.cancel(incoming.path["job_id"], _retry(incoming), reach)
+    return state.cancel(incoming.path["job_id"], incoming.idempotency(), reach)
 
 
 async def retry_job(incoming: Incoming) -> m.Job:
     state, reach = CURRENT.get().namespace.state, incoming.access.reach
-    return state.retry_job(incoming.path["job_id"], _retry(incoming), reach)
+    return state.retry_job(incoming.path["job_id"], incoming.idempotency(), reach)
 
 
 async def list_documents(incoming: Incoming) -> m.DocumentList:
@@ -377,7 +358,7 @@ async def clear_documents(incoming: Incoming) -> m.Removed:
     rules.check_confirmed(incoming.query.confirm)
     check_whole(incoming.access.reach)
     state = CURRENT.get().namespace.state
-    return state.clear(_retry(incoming), collections=incoming.query.collections)
+    return state.clear(incoming.idempotency(), collections=incoming.query.collections)
 
 
 async def patch_note(incoming: Incoming) -> m.Document | m.Job:
@@ -390,7 +371,7 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     patch = msgspec.structs.replace(patch, expected_version=patch.expected_version or version)
     update = submissions.Update(call.identity, number, patch, reach, version)
     # The caller's waiting time is not part of the request's identity.
-    taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
+    taken = state.update(update, dataclasses.replace(incoming, query=NoQuery()).idempotency())
     if isinstance(taken, m.Document):
         return taken
     if taken.finished_at is None and incoming.query.wait > 0:

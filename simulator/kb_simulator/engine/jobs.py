@@ -13,7 +13,7 @@ from msgspec import Meta
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
 from kb_contracts.semantics.jobs import TRANSITIONS, Event, may_succeed_again
-from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
+from kb_contracts.semantics.requests import KEPT_SECONDS, Idempotency, check_same_request
 from kb_simulator.determinism import microseconds_of, rfc3339
 from kb_simulator.engine.stored import Stored
 from kb_simulator.engine.submissions import Submission, Update
@@ -103,23 +103,6 @@ def policy_of(text: str) -> Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """The data by which a retry is recognised: `key` within `credential` and `operation`.
-
-    `fingerprint` is a digest of the request's parameters; it must be the same for all requests with one key.
-    """
-
-    credential: str
-    operation: str
-    key: str
-    fingerprint: str
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        return (self.credential, self.operation, self.key)
-
-
-@dataclass(frozen=True, slots=True)
 class _Given:
     fingerprint: str
     answer: msgspec.Struct
@@ -135,28 +118,32 @@ class Answers:
     def copy(self) -> Answers:
         return Answers(dict(self._given))
 
-    def given(self, retry: Retry, now: int) -> msgspec.Struct | None:
+    def given(self, retry: Idempotency, now: int) -> msgspec.Struct | None:
         """Return the stored answer for this key, or None.
         Raises EngineError: `idempotency_mismatch`, if the key came with a different request.
         """
         oldest_kept = now - KEPT_SECONDS * 1_000_000
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= oldest_kept:
             del self._given[oldest[0]]
-        given = self._given.get(retry.place)
+        given = self._given.get(_place(retry))
         if given is None:
             return None
         check_same_request(retry.key, retry.fingerprint, given.fingerprint)
         return given.answer
 
-    def keep(self, retry: Retry, answer: msgspec.Struct, now: int) -> None:
-        self._given[retry.place] = _Given(retry.fingerprint, answer, now)
+    def keep(self, retry: Idempotency, answer: msgspec.Struct, now: int) -> None:
+        self._given[_place(retry)] = _Given(retry.fingerprint, answer, now)
 
-    def settle(self, retry: Retry, answer: msgspec.Struct | None) -> None:
+    def settle(self, retry: Idempotency, answer: msgspec.Struct | None) -> None:
         """Replace the answer after the end of its job, or release the key of a failed job."""
         if answer is None:
-            self._given.pop(retry.place, None)
-        elif (given := self._given.get(retry.place)) is not None:
-            self._given[retry.place] = replace(given, answer=answer)
+            self._given.pop(_place(retry), None)
+        elif (given := self._given.get(_place(retry))) is not None:
+            self._given[_place(retry)] = replace(given, answer=answer)
+
+
+def _place(retry: Idempotency) -> tuple[str, str, str]:
+    return retry.credential, retry.operation, retry.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +159,7 @@ class JobRecord:
     policy: Policy
     accepted: int
     polls: int = 0
-    retries: tuple[Retry, ...] = ()
+    retries: tuple[Idempotency, ...] = ()
     updated: m.Document | None = None
 
     @property

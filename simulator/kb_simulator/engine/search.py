@@ -33,7 +33,7 @@ from kb_contracts.semantics.cursors import cursor_after, opened, places_after, p
 from kb_contracts.semantics.diversity import diverse, in_pages, pool_for
 from kb_contracts.semantics.documents import similar_notes
 from kb_contracts.semantics.query import ParsedQuery
-from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, pool_size, ranking_plan
+from kb_contracts.semantics.ranking import NO_RERANKER, PLAIN, in_final_order, ranking_plan
 from kb_simulator.determinism import microseconds_of, moment_of
 from kb_simulator.engine.collections import Collections, estimated_tokens
 from kb_simulator.engine.documents import Documents
@@ -74,11 +74,7 @@ def _search(
     """Like `search`, for a parsed query; documents must also pass the tests in `also`."""
     mode, owners = rules.mode_of(request), documents.owners
     plan = None if request.ranking is None else ranking_plan(request.query, request.ranking, PLAIN)
-    pool = max(
-        pool_for(request),
-        0 if plan is None else pool_size(request.top),
-        0 if query.preferred is None else rules.PREFERRED_POOL,
-    )
+    pool = pool_for(request, plan, query)
     allowed: set[int] | None = None  # document ids, or None for all
     if tests := [*_tests(request), *also]:
         allowed = {

@@ -23,6 +23,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
 from kb_contracts.semantics import jobs as rules
 from kb_contracts.semantics.history import QUESTION_DAYS, growth_of
+from kb_contracts.semantics.requests import Idempotency
 from kb_contracts.semantics.sources import left_out
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine import commits
@@ -38,7 +39,6 @@ from kb_simulator.engine.jobs import (
     FailAt,
     JobRecord,
     Policy,
-    Retry,
     Stuck,
 )
 from kb_simulator.engine.submissions import Line, Submission, Update, line_of, origin_of
@@ -119,7 +119,7 @@ class State:
         """The descriptions of collections within an access scope."""
         return self.collections if reach is None else collections_within(self.collections, reach)
 
-    def once(self, retry: Retry | None, effect: Callable[[int], A]) -> A:
+    def once(self, retry: Idempotency | None, effect: Callable[[int], A]) -> A:
         """Run the effect with the time of the change, or return the stored answer of its idempotency key."""
         self._settle()
         if retry is None:
@@ -132,7 +132,7 @@ class State:
 
     # jobs
 
-    def accept(self, submission: Submission, retry: Retry | None = None) -> m.Job:
+    def accept(self, submission: Submission, retry: Idempotency | None = None) -> m.Job:
         """Queue a job, which ends according to the policy."""
 
         def effect(now: int) -> m.Job:
@@ -148,7 +148,7 @@ class State:
 
         return self.once(retry, effect)
 
-    def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
+    def update(self, update: Update, retry: Idempotency | None = None) -> m.Job | m.Document:
         """Queue the update of a note, or join an equal pending one.
         A retry of a completed update returns its note.
         """
@@ -232,7 +232,7 @@ class State:
         jobs = [record.at(self.now()) for record in found[offset : offset + limit]]
         return m.JobList(jobs=jobs, total=len(found), limit=limit, offset=offset)
 
-    def cancel(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
+    def cancel(self, job_id: str, retry: Idempotency | None = None, reach: Reach | None = None) -> m.Job:
         """Cancel a job."""
         cancelled = self.once(retry, lambda now: self._cancel(job_id, now, reach))
         self._settle()  # starts an update that waited for it
@@ -246,7 +246,7 @@ class State:
         job = seen.after(rules.Event.CANCEL, estimated_seconds=None, finished_at=rfc3339(now))
         return self._ended(record, job)
 
-    def retry_job(self, job_id: str, retry: Retry | None = None, reach: Reach | None = None) -> m.Job:
+    def retry_job(self, job_id: str, retry: Idempotency | None = None, reach: Reach | None = None) -> m.Job:
         """Queue a failed job again from the start; it ends according to the present policy."""
 
         def effect(now: int) -> m.Job:
@@ -275,7 +275,7 @@ class State:
 
     # documents
 
-    def clear(self, retry: Retry | None = None, *, collections: bool = False) -> m.Removed:
+    def clear(self, retry: Idempotency | None = None, *, collections: bool = False) -> m.Removed:
         """Remove all documents, with `collections` also the descriptions, and cancel the unfinished jobs."""
 
         def effect(now: int) -> m.Removed:

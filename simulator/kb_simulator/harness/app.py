@@ -26,9 +26,8 @@ from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.api.ragler import USER_ROLE
 from kb_http import mount
-from kb_http.connections import ConnectionTable, connection_log
-from kb_http.limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
-from kb_http.listening import listen
+from kb_http.connections import connection_log
+from kb_http.listening import listening
 from kb_http.requests import check_framing, check_origin, check_unrepeated, token_of, unauthorized
 from kb_simulator.determinism import Clock
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
@@ -337,12 +336,7 @@ async def _listen(app: web.Application, host: str, port: int, stack: AsyncExitSt
     )
     stack.push_async_callback(runner.cleanup)
     await runner.setup()
-    make = runner.server
-    assert make is not None, "a runner that was set up has a server"
-    most = connections_within_descriptors(CONNECTIONS)
-    listener = await listen(ConnectionTable(make, ConnectionLimits(most, most)), host, port)
-    stack.callback(listener.close)
-    address = listener.address
+    address = await stack.enter_async_context(listening(runner, host, port))
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"http://{host}:{address[1]}"
 

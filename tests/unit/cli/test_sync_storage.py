@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from kb_cli.output import Exit
 from kb_cli.sync import storage
+from tests.support.patience import SILENCE
 from tests.unit.cli.conftest import Kb
 from tests.unit.cli.test_sync_sources import held, outcomes
+from tests.unit.cli.test_web import HERE, OTHER, silent_and_next
 
 pytestmark = pytest.mark.process
 
@@ -106,6 +111,52 @@ def test_the_files_of_a_webdav_folder_are_followed(kb: Kb, tmp_path: Path, folde
     assert "127.0.0.1 is not a public address" in out
     assert set(held(kb, "dav")) == {"a.md"}
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "home").rglob("*.jsonl"))
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Names that this machine resolves, with their addresses."""
+    found: dict[str, list[str]] = {}
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        return [row for each in found.get(host, [host]) for row in resolve(each, *arguments, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return found
+
+
+def test_all_addresses_of_a_webdav_server_are_tried_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, webdav: str, names: dict[str, list[str]]
+) -> None:
+    """A name with an address that is not allowed is refused, wherever that stands."""
+    (folder / "docs" / "a.md").write_text("granite quarry")
+    allowed = [HERE]
+    monkeypatch.setattr("kb_cli.web.is_of_the_internet", allowed.__contains__)
+    names["two.example"] = [str(OTHER), str(HERE)]
+    place, secret = webdav.replace(str(HERE), "two.example"), {"user": "me", "password": "secret"}
+    source = storage.storage(place, tmp_path / "state", private=False, credentials=secret)
+    for order in (1, -1):
+        names["two.example"] = names["two.example"][::order]
+        assert f"two.example ({OTHER}) is not a public address" in source.listed().unreadable[place]
+    allowed.append(OTHER)
+    names["two.example"] = [str(OTHER), str(HERE)]
+    assert [entry.source for entry in source.entries()] == [f"{place}/a.md"]
+    assert source.fetched(f"{place}/a.md", tmp_path, {}).path.read_text() == "granite quarry"
+    names["two.example"] = [str(OTHER)]
+    assert not source.listed().is_complete
+
+
+def test_the_next_address_of_a_webdav_server_is_tried_after_one_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, list[str]]
+) -> None:
+    monkeypatch.setattr(storage, "_TIMEOUT", httpx.Timeout(SILENCE))
+    names["two.example"] = [str(OTHER), str(HERE)]
+    with silent_and_next() as (port, following):
+        place = f"webdav://two.example:{port}/docs"
+        source = storage.storage(place, tmp_path / "state", private=True, credentials={})
+        assert not source.listed().is_complete
+        following.accept()[0].close()
 
 
 FOLDER = "<d:propstat><d:prop><d:resourcetype><d:collection/></d:resourcetype></d:prop></d:propstat>"

@@ -7,20 +7,22 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
 
+import httpx
 import pytest
 
 from kb_cli import web
 from kb_cli.web import Address, NotFetched, addresses_of, fetch, is_of_the_internet, reduce_to_main_text
 from kb_readers.html import markdown_of
 from tests.support.certificates import self_signed
-from tests.support.patience import SILENCE
+from tests.support.patience import ANSWER_SECONDS, SILENCE
 
-HERE = ip_address("127.0.0.1")
+HERE, OTHER = ip_address("127.0.0.1"), ip_address("127.0.0.2")
 PAGE = b"<h1>Stones</h1>"
 
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
@@ -216,6 +218,42 @@ def test_a_host_that_never_sends_the_head_of_its_answer_is_given_up(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(NotFetched, match="takes more than"):
             fetch(url, tmp_path, is_allowed=lambda _: True)
+
+
+def test_the_next_address_is_tried_after_one_that_refuses(tmp_path: Path, site: str) -> None:
+    get = partial(fetch, f"{site}/stones", tmp_path, is_allowed=lambda _: True)
+    assert get(resolve=lambda _host, _port: [OTHER, HERE]).path.read_bytes() == PAGE
+    with pytest.raises(NotFetched, match=r"site\.example is not reached: \w"):
+        get(resolve=lambda _host, _port: [OTHER])
+
+
+@contextmanager
+def silent_and_next() -> Iterator[tuple[int, socket.socket]]:
+    """Yield a port, without an answer at `OTHER`, and its listener at `HERE`.
+
+    A listener whose queue is full does not answer: it takes one connection, and one more.
+    """
+    with (
+        socket.create_server((str(HERE), 0)) as following,
+        socket.socket() as silent,
+    ):
+        port = following.getsockname()[1]
+        following.settimeout(ANSWER_SECONDS)
+        silent.bind((str(OTHER), port))
+        silent.listen(0)
+        with socket.create_connection((str(OTHER), port), ANSWER_SECONDS):
+            yield port, following
+
+
+def test_the_next_address_is_tried_after_one_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "_TIMEOUT", httpx.Timeout(SILENCE))
+    with silent_and_next() as (port, following):
+        url, addresses = f"http://site.example:{port}/", [OTHER, HERE]
+        with pytest.raises(NotFetched):
+            fetch(url, tmp_path, is_allowed=lambda _: True, resolve=lambda _host, _port: addresses)
+        following.accept()[0].close()
 
 
 def test_loopback_goes_by_many_names_and_by_none(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import httpx
 import msgspec
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.requests import Idempotency
 from kb_readers.model import Extraction
 from kb_readers.readers import format_of
 from kb_simulator.determinism import Clock, ClockMode, Seeded
 from kb_simulator.engine import submissions
-from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.search import search
 from kb_simulator.engine.state import State
 from kb_simulator.harness.app import Simulator
@@ -41,7 +41,7 @@ class Base:
         request = m.NoteRequest(text=text, **fields)
         return self.state.accept(submissions.note(f"request-{next(self._numbers)}", request))
 
-    def update(self, document_id: int, retry: Retry | None = None, **patch: Any) -> m.Job:
+    def update(self, document_id: int, retry: Idempotency | None = None, **patch: Any) -> m.Job:
         wanted = submissions.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
         job = self.state.update(wanted, retry)
         assert isinstance(job, m.Job)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kb_config.settings import SettingsError
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.requests import KEPT_SECONDS
+from kb_contracts.semantics.requests import KEPT_SECONDS, Idempotency
 from kb_simulator import SimulatorSettings
-from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Policy, Retry, Stuck, policy_of
+from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Policy, Stuck, policy_of
 from kb_simulator.engine.search import FLOOR, SATURATION, WEIGHT, search
 from kb_simulator.engine.state import KEPT_ENDED_JOBS
 from kb_simulator.harness.namespaces import Namespaces
@@ -32,8 +32,8 @@ def code_of(action: Callable[[], object]) -> str:
     return caught.value.code
 
 
-def retry(key: str = "key", asked: str = "a", credential: str = "me") -> Retry:
-    return Retry(credential=credential, operation="operation", key=key, fingerprint=asked)
+def retry(key: str = "key", asked: str = "a", credential: str = "me") -> Idempotency:
+    return Idempotency(credential=credential, operation="operation", key=key, fingerprint=asked)
 
 
 def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> None:

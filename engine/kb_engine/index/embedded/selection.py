@@ -31,6 +31,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TypeAlias
 
+import apsw
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,6 +69,12 @@ NEAR_ROWS, NEAR_SHARE = 4_096, 16
 """If at most so many rows, and one in so many, reach the floor of the cosines, they are considered first."""
 FEW = 8
 """If at most one row in `FEW` passes the filters, only these rows get a BM25 score."""
+_ORIGINALS = (
+    # One value instead of rows, each of which would take the interpreter's lock. The ids tell the order,
+    # since ORDER BY would copy the vectors into a sorter, for the same time again.
+    "SELECT CAST(group_concat(v.vector, '') AS BLOB), group_concat(v.chunk_id) "
+    "FROM carray(?) c CROSS JOIN vectors v WHERE v.chunk_id = c.value"
+)
 _FIRST_BATCH = 24
 _LARGEST_BATCH = 4_096
 
@@ -630,7 +637,8 @@ class _Search:
         ids, bm25, cosines = pool.ids, pool.bm25.astype(np.float64), np.zeros(len(pool))
         if self._vector is not None and len(pool):
             order = np.argsort(ids)
-            cosines[order] = self._vector.exact(self._originals(ids[order]))
+            # Its last bits do not depend on the number of rows.
+            cosines[order] = np.vecdot(self._originals(ids[order]), self._vector.vector)
         scores = self._formula.exact(
             None if self._vector is None else cosines, None if self._bm25 is None else bm25
         )
@@ -661,3 +669,27 @@ def _at(rows: slice | Rows, places: Rows) -> Rows:
 
 def _largest(values: Floats32, count: int) -> Floats32:
     return values if len(values) <= count else np.partition(values, len(values) - count)[-count:]
+
+
+class VectorsLost(Exception):
+    """Chunks have no vector, or a damaged one: `lost` returns their ids."""
+
+
+def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
+    """Return the vectors of these chunks, whose ids ascend, as stored in the base.
+    Raises VectorsLost: one is missing or damaged.
+    """
+    raw, read = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get
+    order = np.fromstring(read or "", np.int64, sep=",").argsort()
+    if len(order) != len(chunk_ids) or len(raw or b"") != 4 * dimensions * len(chunk_ids):
+        raise VectorsLost
+    return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)[order]
+
+
+def lost(db: apsw.Connection, dimensions: int) -> list[int]:
+    """Return the chunks without a vector, or with one of a wrong length. Reads the whole table."""
+    sql = (
+        "SELECT c.id FROM chunks c LEFT JOIN vectors v ON v.chunk_id = c.id "
+        "WHERE v.chunk_id IS NULL OR length(v.vector) <> ?"
+    )
+    return [chunk_id for (chunk_id,) in db.execute(sql, (4 * dimensions,))]

@@ -33,12 +33,11 @@ from functools import cached_property
 from itertools import islice, repeat, takewhile
 from typing import NamedTuple
 
-import apsw
 import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.port import Ids, Vectors
+from kb_engine.index.port import Vectors
 
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float64]
@@ -64,12 +63,6 @@ _SHARED_ROWS = 8_192
 """Number of rows whose products with all queries of a pass fit the processor's cache."""
 COPY_COST = 3
 """Time for a filtered row that is copied, in rows of a pass over all of them."""
-_ORIGINALS = (
-    # One value instead of rows, each of which would take the interpreter's lock. The ids tell the order,
-    # since ORDER BY would copy the vectors into a sorter, for the same time again.
-    "SELECT CAST(group_concat(v.vector, '') AS BLOB), group_concat(v.chunk_id) "
-    "FROM carray(?) c CROSS JOIN vectors v WHERE v.chunk_id = c.value"
-)
 _ROWS_AT_ONCE = 2_048
 _LEVELS = 127
 _LEAST_SCALE = 2.0**-126
@@ -200,12 +193,6 @@ class QuantisedQuery:
         rounding = product * self.length + 8 * _UNIT * (self.length + 2 * self.first.missing)
         missing = self.steps(steps)[-1].missing
         return slope * _UP, (missing + rounding) * longest * _UP + _TINY
-
-    def exact(self, vectors: Vectors) -> Floats32:
-        """Return the float32 product with each of these rows; its last bits do not depend on the number of
-        rows.
-        """
-        return np.asarray(np.vecdot(vectors, self.vector), np.float32)
 
 
 def quantise(vectors: Vectors) -> QuantisedVectors:
@@ -473,27 +460,3 @@ class ScanBlock:
             return Scanned(self.segment, self.rows, np.zeros(len(self), np.float32), 0.0, self.allowed)
         cosines = self.vectors.scaled(self._products, self.query, self.rows)
         return Scanned(self.segment, self.rows, cosines, self.error, self.allowed)
-
-
-class VectorsLost(Exception):
-    """Chunks have no vector, or a damaged one: `lost` returns their ids."""
-
-
-def originals(db: apsw.Connection, dimensions: int, chunk_ids: Ids) -> Vectors:
-    """Return the vectors of these chunks, whose ids ascend, as stored in the base.
-    Raises VectorsLost: one is missing or damaged.
-    """
-    raw, read = db.execute(_ORIGINALS, (apsw.carray(chunk_ids),)).get
-    order = np.fromstring(read or "", np.int64, sep=",").argsort()
-    if len(order) != len(chunk_ids) or len(raw or b"") != 4 * dimensions * len(chunk_ids):
-        raise VectorsLost
-    return np.frombuffer(raw, "<f4").reshape(len(chunk_ids), dimensions)[order]
-
-
-def lost(db: apsw.Connection, dimensions: int) -> list[int]:
-    """Return the chunks without a vector, or with one of a wrong length. Reads the whole table."""
-    sql = (
-        "SELECT c.id FROM chunks c LEFT JOIN vectors v ON v.chunk_id = c.id "
-        "WHERE v.chunk_id IS NULL OR length(v.vector) <> ?"
-    )
-    return [chunk_id for (chunk_id,) in db.execute(sql, (4 * dimensions,))]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from kb_config.parts import PartSettings
 from kb_config.settings import Setting, SettingsError
+from kb_engine.endpoint.endpoint_settings import check_key, check_url
 
 
 class QdrantSettings(PartSettings, frozen=True, kw_only=True):
@@ -43,21 +43,9 @@ class QdrantSettings(PartSettings, frozen=True, kw_only=True):
     ] = 100_000
 
     def __post_init__(self) -> None:
-        if not (self.api_key.isascii() and self.api_key.isprintable()):
-            raise SettingsError("QDRANT_API_KEY: holds characters that no HTTP header takes")
-        if not self.url:
-            return
-        # The value is not shown, because it may contain a password.
-        try:
-            parts = urlsplit(self.url)
-            host = parts.hostname or ""
-            usable = parts.scheme in {"http", "https"} and bool(host) and "%" not in host and parts.port != 0
-        except ValueError:
-            usable = False
-        if not usable or not self.url.isprintable() or " " in self.url:
-            raise SettingsError("QDRANT_URL: takes http://HOST:PORT or https://HOST:PORT")
-        if parts.username is not None or parts.query or parts.fragment:
-            raise SettingsError("QDRANT_URL: takes no user, password or query; a key is QDRANT_API_KEY")
+        check_key("QDRANT_API_KEY", self.api_key)
+        if self.url:
+            check_url("QDRANT_URL", self.url, key_variable="QDRANT_API_KEY", example="http://HOST:PORT")
 
     def check(self) -> None:
         """Check that there is a URL. Raises SettingsError."""

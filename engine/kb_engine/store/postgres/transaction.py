@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.index.port import Vectors
 from kb_engine.index.words import AnalysedChunk, Analyser
 from kb_engine.store.clock import SteadyClock
-from kb_engine.store.port import Bounds, EmbedderIdentity, Idempotency, Prepared, described
+from kb_engine.store.port import Bounds, EmbedderIdentity, Prepared, described
 from kb_engine.store.postgres.connection import SCHEMA, Db, as_json, changed, from_base, rows, value
 from kb_engine.store.postgres.word_order import insert_orders
 from kb_engine.store.repository.transaction import Read, Row, Write

@@ -21,10 +21,10 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias, TypeVar, ge
 import msgspec
 
 from kb_contracts.access.reach import Reach
-from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
+from kb_contracts.semantics.requests import KEPT_SECONDS, Idempotency, check_same_request
 from kb_engine.index.port import Vectors
 from kb_engine.store.clock import SteadyClock, parse, stamp
-from kb_engine.store.port import Bounds, Idempotency, Prepared, StoreEvent
+from kb_engine.store.port import Bounds, Prepared, StoreEvent
 from kb_engine.store.repository.reach import Condition, of_document, reached
 
 A = TypeVar("A", bound=msgspec.Struct)

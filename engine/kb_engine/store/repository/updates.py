@@ -9,7 +9,8 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.documents import check_version, text_digest
-from kb_engine.store.port import Idempotency, NewJob
+from kb_contracts.semantics.requests import Idempotency
+from kb_engine.store.port import NewJob
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.transaction import Write, answer_or_job, keep_answer
 

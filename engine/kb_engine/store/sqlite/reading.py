@@ -24,7 +24,7 @@ import numpy as np
 from kb_config import tracing
 from kb_contracts.api.errors import EngineError
 from kb_engine.cores import CORES
-from kb_engine.index.embedded import vectors
+from kb_engine.index.embedded import selection, vectors
 from kb_engine.index.embedded.index import EmbeddedIndex, State
 from kb_engine.index.embedded.selection import Lookup
 from kb_engine.index.port import Candidates, Ids, IndexQuery, Selection, Vector, Vectors
@@ -225,13 +225,13 @@ class ReadingStore(Store):
     def _best(self, query: IndexQuery, read: SqliteRead, looked_up: _LookedUp) -> Candidates:
         lookup = looked_up.lookup
         dimensions = lookup.state.dimensions
-        originals = partial(vectors.originals, read.db, dimensions)
+        originals = partial(selection.originals, read.db, dimensions)
         if query.mode == "fts":
             return lookup.best(query, originals)
         try:
             found = lookup.without(self._lost).best(query, originals, self._scanner, looked_up.turn)
-        except vectors.VectorsLost:
-            self._note_lost(vectors.lost(read.db, dimensions))
+        except selection.VectorsLost:
+            self._note_lost(selection.lost(read.db, dimensions))
             found = lookup.without(self._lost).best(query, originals, self._scanner, looked_up.turn)
         return replace(found, lost=sorted(self._lost))
 

@@ -18,7 +18,7 @@ from typing import assert_never
 
 import apsw
 
-from kb_engine.index.embedded import vectors
+from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.array_file import UnreadableIndexFile
 from kb_engine.index.embedded.block import open_segment
 from kb_engine.index.embedded.index import Part, State
@@ -77,9 +77,10 @@ class Searcher:
                 return None
             read = SqliteRead(db, self._clock)
             read.reach = query.selection.reach
-            found = look_up(read, state, query).best(query, partial(vectors.originals, db, state.dimensions))
+            originals = partial(selection.originals, db, state.dimensions)
+            found = look_up(read, state, query).best(query, originals)
             return run_to_end(search.found(read, query, found))
-        except (apsw.Error, vectors.VectorsLost):
+        except (apsw.Error, selection.VectorsLost):
             return None
         finally:
             roll_back(db)

@@ -30,7 +30,7 @@ import apsw
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index.embedded import vectors
+from kb_engine.index.embedded import selection
 from kb_engine.index.embedded.index import Changes, EmbeddedIndex, State
 from kb_engine.index.embedded.tail import Batch
 from kb_engine.index.port import Index
@@ -122,7 +122,7 @@ def _open(
             originals.sweep({sha256 for (sha256,) in rows(db, "SELECT sha256 FROM originals")})
             # The index has every chunk with a vector, and possibly chunks whose vector was lost later.
             is_whole = value(db, "SELECT count(*) FROM chunks") == index.state.size
-            lost = [] if is_whole else vectors.lost(db, index.state.dimensions)
+            lost = [] if is_whole else selection.lost(db, index.state.dimensions)
             newest = value(db, "SELECT max(created_at) FROM idempotency")
         reserve.take()
     except BaseException:

@@ -13,11 +13,11 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.ingest import workers
 from kb_engine.ingest.workers import JobWaiters
-from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, sources, state, updates
 from kb_engine.store.sqlite.sqlite_store import SqliteStore
 from kb_engine.turns import LANES, SHORT_BYTES

@@ -18,8 +18,9 @@ from asyncpg.transaction import Transaction
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.address import address_of
-from kb_engine.store.port import Bounds, Idempotency, JobProgress, LeasedJob, NewJob, StoreEvent
+from kb_engine.store.port import Bounds, JobProgress, LeasedJob, NewJob, StoreEvent
 from kb_engine.store.postgres import postgres_store as postgres_store
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import CONNECTIONS, LISTENER, STOPPED_SECONDS, WRITERS, connect

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.store.clock import following, parse, stamp
-from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, versions
 from kb_engine.store.repository.transaction import answer_to
 from tests.support.stores import Base, Place, all_documents, key, new_note, opened, prepared, refused

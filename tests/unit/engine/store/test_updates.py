@@ -12,7 +12,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import Idempotency
+from kb_contracts.semantics.requests import Idempotency
 from kb_engine.store.repository import documents, jobs, state, updates
 from kb_engine.store.repository.transaction import answer_to
 from tests.support.contract_objects import job_error

@@ -27,7 +27,7 @@ CHOSEN = {"VECTOR_DB_TYPE": "qdrant"}
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SettingsError, match="QDRANT_URL: takes") as caught:
+    with pytest.raises(SettingsError, match=r"QDRANT_URL: (is no|holds a|ends in)") as caught:
         EngineSettings.read({**CHOSEN, "QDRANT_URL": url})
     assert "secret" not in str(caught.value)
 
@@ -37,11 +37,11 @@ def test_the_address_has_to_be_named() -> None:
         EngineSettings.read(CHOSEN)
 
 
-@pytest.mark.parametrize("key", ["sécret", "secret\r\nX: y"])
+@pytest.mark.parametrize("key", ["sésame", "sesame\r\nX: y"])
 def test_a_key_that_no_header_takes_is_refused(key: str) -> None:
-    with pytest.raises(SettingsError, match="QDRANT_API_KEY: holds characters") as caught:
+    with pytest.raises(SettingsError, match=r"QDRANT_API_KEY=\(secret\)") as caught:
         EngineSettings.read({**CHOSEN, "QDRANT_URL": "http://q", "QDRANT_API_KEY": key})
-    assert "cret" not in str(caught.value)
+    assert "same" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("replicas", "written"), [(1, 1), (2, 2), (3, 2), (4, 3)])

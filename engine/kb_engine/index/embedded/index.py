@@ -217,7 +217,8 @@ def united(state: State, parts: Sequence[Part], block: Block | None, name: str) 
         ids = np.concatenate([part.block.chunk_ids[_alive(part)] for part in now])
         alive = np.isin(block.chunk_ids, ids, assume_unique=True)
         segment = [Part(block, name, None if alive.all() else alive)]
-    return replace(state, parts=(*state.parts[:start], *segment, *state.parts[start + len(parts) :]))
+    later = state.parts[start + len(parts) :]
+    return State(state.dimensions, (*state.parts[:start], *segment, *later), state.tail if later else None)
 
 
 def _alive(part: Part) -> Mask:

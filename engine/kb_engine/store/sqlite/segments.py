@@ -52,9 +52,7 @@ _AT_ONCE = 16  # number of blocks in memory that are merged into a file while a 
 PAUSE_SECONDS = 30.0
 """Pause after a failure such as a full disk, in seconds; searches stay correct meanwhile, but slower."""
 CLOSING_ROWS = 512
-"""Number of chunks in memory from which closing writes them to a file; fewer are read from the base at the next
-start, in less time than two syncs may take.
-"""
+"""Number of chunks in memory from which closing writes them to a file; fewer are read at the next start."""
 _ALL = 1 << 62
 _NICENESS = 10
 
@@ -220,9 +218,9 @@ Writer = Callable[[Callable[[apsw.Connection], None]], Coroutine[Any, Any, None]
 """Runs a function on the thread that writes to the base."""
 
 
-def _report(error: Exception) -> None:
-    trace = None if isinstance(error, OSError | EngineError) else error
-    logger.warning("maintenance of the search index failed", extra={"why": str(error)}, exc_info=trace)
+def _trace(error: Exception) -> Exception | None:
+    """Return the error if its message alone does not explain it."""
+    return None if isinstance(error, OSError | EngineError) else error
 
 
 class Upkeep:
@@ -286,7 +284,11 @@ class Upkeep:
             except RenewalStopped:
                 return
             except Exception as error:  # on any failure searches stay correct without the upkeep, but slower
-                _report(error)
+                logger.warning(
+                    "maintenance of the search index failed",
+                    extra={"why": str(error)},
+                    exc_info=_trace(error),
+                )
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             await self._woken.wait()
@@ -299,7 +301,11 @@ class Upkeep:
                 await self._unite_some(state)
             await self._sweep()
         except Exception as error:  # the next start reads them from the base
-            _report(error)
+            logger.warning(
+                "new passages were not added to the index files",
+                extra={"why": str(error)},
+                exc_info=_trace(error),
+            )
 
     async def _sweep(self) -> None:
         """Remove replaced files, if there are any."""

@@ -353,7 +353,7 @@ async def test_a_base_closes_although_its_chunks_in_memory_cannot_be_written(
         expected = await answers(base)
         monkeypatch.setattr(segments, "CLOSING_ROWS", 3)
         monkeypatch.setattr(segments, "write_segment", fail)
-    assert "maintenance of the search index failed" in caplog.text
+    assert "new passages were not added to the index files" in caplog.text
     monkeypatch.undo()
     async with opened(tmp_path / "kb.db") as again:
         assert await answers(again) == expected

@@ -280,7 +280,7 @@ class Upkeep:
                     while not self._stopped.is_set():
                         if not (await self._unite_some(self._index.state) or await self._renew_one()):
                             break
-                await self._sweep()
+                    await self._sweep()
             except RenewalStopped:
                 return
             except Exception as error:  # on any failure searches stay correct without the upkeep, but slower

@@ -339,7 +339,9 @@ class Upkeep:
         logger.info("rebuilt a part of the search index", extra={"passages": len(part.block)})
 
     async def _worked(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """Return the result of `work`, done at low priority; unless closing waits for it."""
+        thread = None if self._stopped.is_set() else self._thread
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
 
     def _replace(self, parts: Sequence[Part], renewal: Renewal, db: apsw.Connection) -> None:
         following = united(self._index.state, parts, renewal.block, renewal.name)

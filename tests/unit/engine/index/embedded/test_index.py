@@ -288,3 +288,16 @@ def test_no_part_is_united_that_is_there_no_more() -> None:
     index.publish(index.stage(Changes(cleared=True, added=[batch(1, 9, 3)])))
     assert united(index.state, gone, None, "x") is None
     assert united(State(DIMENSIONS), [Part(gone[0].block)], None, "x") is None
+
+
+def test_chunks_are_not_appended_to_a_tail_that_was_written(tmp_path: Path) -> None:
+    index = index_of(Changes(added=[batch(1, 1, 3)]))
+    parts = index.state.parts
+    write_segment(tmp_path / "x", remaining(parts))
+    written = united(index.state, parts, open_segment(tmp_path / "x", DIMENSIONS), "x")
+    assert written is not None
+    assert written.tail is None
+    index.publish(written)
+    index.publish(index.stage(Changes(added=[batch(2, 4, 2)])))
+    assert [part.name for part in index.state.parts] == ["x", None]
+    assert ids(index.state) == [1, 2, 3, 4, 5]

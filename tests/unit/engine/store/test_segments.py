@@ -310,7 +310,7 @@ async def test_a_failed_upkeep_is_reported_and_done_later(
 
 
 async def test_closing_writes_the_chunks_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the next start reads none; a death while they are written changes nothing."""
+    """The next start reads none from the base, and a death while they are written changes nothing."""
     path, deaths = tmp_path / "kb.db", list[Path]()
     real = segments.Upkeep._replace
     async with opened(path) as base:

@@ -4,8 +4,8 @@
 
 The base holds the list of its segments, and a change of the list commits in the transaction that makes it
 visible. So files and base always agree: a file that is not listed is removed, a missing or damaged one is
-rebuilt, and the chunks after the last segment are read into memory. A row of a segment is alive if its chunk
-exists; ids are never reused.
+rebuilt, and the chunks after the last segment are read into memory. Closing the store writes these to a
+file if they are many. A row of a segment is alive if its chunk exists; ids are never reused.
 """
 
 from __future__ import annotations

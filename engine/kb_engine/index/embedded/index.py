@@ -167,17 +167,17 @@ class EmbeddedIndex:
 # meanwhile; the merged segment replaces the parts with the removals made until then.
 
 
-def next_union(state: State) -> tuple[Part, ...]:
+def next_union(state: State, small: int = 0) -> tuple[Part, ...]:
     """Return the adjacent parts to merge next; empty if there is nothing to do.
 
     New blocks are merged with the preceding segments that are no larger, so that a row is rewritten about
-    log2(number of parts) times.
+    log2(number of parts) times; and with any that make up to `small` rows with them.
     """
     parts = state.parts[:-1] if state.tail is not None else state.parts
     start = next((number for number, part in enumerate(parts) if part.name is None), len(parts))
     if start < len(parts):
         size = sum(part.size for part in parts[start:])
-        while start and parts[start - 1].size <= min(size, LARGEST_ROWS - size):
+        while start and parts[start - 1].size <= min(max(size, small - size), LARGEST_ROWS - size):
             start -= 1
             size += parts[start].size
         return parts[start:]
@@ -217,7 +217,8 @@ def united(state: State, parts: Sequence[Part], block: Block | None, name: str) 
         ids = np.concatenate([part.block.chunk_ids[_alive(part)] for part in now])
         alive = np.isin(block.chunk_ids, ids, assume_unique=True)
         segment = [Part(block, name, None if alive.all() else alive)]
-    return replace(state, parts=(*state.parts[:start], *segment, *state.parts[start + len(parts) :]))
+    later = state.parts[start + len(parts) :]
+    return State(state.dimensions, (*state.parts[:start], *segment, *later), state.tail if later else None)
 
 
 def _alive(part: Part) -> Mask:

@@ -309,6 +309,56 @@ async def test_a_failed_upkeep_is_reported_and_done_later(
         assert await answers(base) == found
 
 
+async def test_closing_writes_the_chunks_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start reads none from the base, and a death while they are written changes nothing."""
+    path, deaths = tmp_path / "kb.db", list[Path]()
+    real = segments.Upkeep._replace
+    async with opened(path) as base:
+        await notes(base, 0, 4)
+        await tidied(base)
+        await notes(base, 4, 1)
+        gone = (await all_documents(base)).documents[1]
+        await base.store.once(None, documents.delete, gone.id)
+        await tidied(base)
+        expected = await answers(base)
+        assert base.store._index.state.tail is not None
+
+        def dying(*arguments: Any) -> None:
+            deaths.append(left_by_a_crash(base, tmp_path / "before"))
+            real(*arguments)
+            deaths.append(left_by_a_crash(base, tmp_path / "after"))
+
+        monkeypatch.setattr(segments, "CLOSING_ROWS", 3)
+        monkeypatch.setattr(segments.Upkeep, "_replace", dying)
+    monkeypatch.undo()
+    assert len(deaths) == 2
+    for each in (path, *deaths):
+        async with opened(each) as later:
+            state = later.store._index.state
+            assert (state.tail is None) == (each.parent.name != "before")
+            assert await answers(later) == expected
+            assert files(later) >= {part.name for part in state.parts if part.name}
+            await notes(later, 10, 1)
+            assert "n10" in {title for title, _, _ in await answers(later)}
+
+
+async def test_a_base_closes_although_its_chunks_in_memory_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with opened(tmp_path / "kb.db") as base:
+        await notes(base, 0, 2)
+        expected = await answers(base)
+        monkeypatch.setattr(segments, "CLOSING_ROWS", 3)
+        monkeypatch.setattr(segments, "write_segment", fail)
+    assert "new passages were not added to the index files" in caplog.text
+    monkeypatch.undo()
+    async with opened(tmp_path / "kb.db") as again:
+        assert await answers(again) == expected
+
+
 @pytest.mark.parametrize("length", [4, 8 * DIMENSIONS])
 async def test_a_damaged_vector_is_left_out(filled: Filled, length: int) -> None:
     """One of twice the length does not stand in for a missing one either."""

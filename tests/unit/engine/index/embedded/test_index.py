@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -152,9 +153,15 @@ def test_a_change_of_nothing_is_false() -> None:
     assert all((Changes(cleared=True), Changes(removed=[1]), Changes(added=[batch(1, 1, 1)])))
 
 
-def unite(folder: Path, index: EmbeddedIndex, meanwhile: Callable[[], None] = lambda: None) -> bool:
-    """Do the next merge; return False if none is due."""
-    if not (parts := next_union(index.state)):
+def unite(
+    folder: Path,
+    index: EmbeddedIndex,
+    meanwhile: Callable[[], None] = lambda: None,
+    closing: int | None = None,
+) -> bool:
+    """Do the next merge, or the last one, of up to `closing` rows; return False if none is due."""
+    state = index.state if closing is None else replace(index.state, tail=None)
+    if not (parts := next_union(state, closing or 0)):
         return False
     name, block = f"{len(list(folder.iterdir()))}", None
     if rest := remaining(parts):
@@ -173,6 +180,7 @@ CHANGES = st.lists(
         st.tuples(st.just("remove"), st.integers(1, 5), st.just(0)),
         st.tuples(st.just("clear"), st.just(0), st.just(0)),
         st.tuples(st.just("unite"), st.just(0), st.just(0)),
+        st.tuples(st.just("close"), st.just(0), st.integers(0, 60)),
     ),
     max_size=16,
 )
@@ -206,8 +214,8 @@ def test_any_history_gives_the_answers_of_what_remains(
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "TAIL_ROWS", 10)
         for kind, document, count in changes:
-            if kind == "unite":
-                unite(Path(name), index)
+            if kind in ("unite", "close"):
+                unite(Path(name), index, closing=count if kind == "close" else None)
             change(kind, document, count)
         unite(Path(name), index, lambda: change_all(meanwhile))
         while unite(Path(name), index):
@@ -235,6 +243,18 @@ def test_parts_stay_few_and_rows_are_written_seldom(
         assert len(sizes) <= number // 16 + 5 + 1, sizes
         assert max(sizes) <= 160
     assert written <= 640 * 5
+
+
+def test_the_last_merge_includes_small_segments_and_the_tail(small_tails: None, tmp_path: Path) -> None:
+    index = index_of()
+    for number in range(15):
+        index.publish(index.stage(Changes(added=[batch(number, 1 + 10 * number, 10)])))
+        unite(tmp_path, index)
+    assert [part.size for part in index.state.parts] == [80, 40, 20, 10]
+    assert unite(tmp_path, index, closing=70)
+    assert [(part.size, part.name is None) for part in index.state.parts] == [(80, False), (70, False)]
+    assert ids(index.state) == list(range(1, 151))
+    assert not unite(tmp_path, index, closing=1_000)
 
 
 def test_removed_rows_do_not_pile_up(small_tails: None, tmp_path: Path) -> None:
@@ -288,3 +308,16 @@ def test_no_part_is_united_that_is_there_no_more() -> None:
     index.publish(index.stage(Changes(cleared=True, added=[batch(1, 9, 3)])))
     assert united(index.state, gone, None, "x") is None
     assert united(State(DIMENSIONS), [Part(gone[0].block)], None, "x") is None
+
+
+def test_chunks_are_not_appended_to_a_tail_that_was_written(tmp_path: Path) -> None:
+    index = index_of(Changes(added=[batch(1, 1, 3)]))
+    parts = index.state.parts
+    write_segment(tmp_path / "x", remaining(parts))
+    written = united(index.state, parts, open_segment(tmp_path / "x", DIMENSIONS), "x")
+    assert written is not None
+    assert written.tail is None
+    index.publish(written)
+    index.publish(index.stage(Changes(added=[batch(2, 4, 2)])))
+    assert [part.name for part in index.state.parts] == ["x", None]
+    assert ids(index.state) == [1, 2, 3, 4, 5]

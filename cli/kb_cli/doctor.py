@@ -35,7 +35,7 @@ from kb_contracts.access.key_file import KeyFile
 from kb_contracts.access.keys import KeysDamaged
 from kb_contracts.api.operations import GET_STATUS
 from kb_engine.settings import EngineSettings
-from kb_server.settings import ServerSettings
+from kb_server.settings import ServerSettings, engine_tls
 
 Verdict: TypeAlias = Literal["ok", "warning", "error"]
 _STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "error": "red"}
@@ -86,6 +86,7 @@ def _settings(options: argparse.Namespace) -> Iterator[Finding]:
         file = config_file(options)
         for kind in (ClientSettings, EngineSettings, ServerSettings):
             read(kind, options)
+        engine_tls(client_settings(options).engine_ca)
     except (SettingsError, CliError) as error:
         yield Finding("error", "settings", str(error), "`kb config` shows all settings and their sources")
     else:

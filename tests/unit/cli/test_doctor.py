@@ -111,6 +111,13 @@ def test_a_program_that_has_the_port_is_not_taken_for_the_server(kb: Kb, web_ser
     assert (verdict, "not a server of kb" in found) == ("error", True)
 
 
+def test_a_certificate_of_the_engine_that_cannot_be_read_is_named(
+    kb: Kb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KB_ENGINE_CA", "/none.pem")
+    assert looked(kb)["settings"] == ("error", "KB_ENGINE_CA: /none.pem: No such file or directory")
+
+
 def test_a_setting_that_does_not_fit_is_named_and_hides_nothing_else(
     kb: Kb, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,7 +233,7 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
 
 def _ask(url: str, *, verify: bool = True) -> httpx.Response:
     # Loading the system's certificates takes longer than the request.
-    verify = verify and url.startswith("https:")
+    verify = verify and not url.startswith("http:")
     return httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=verify)
 
 

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from kb_cli.output import Exit
@@ -116,6 +117,22 @@ def test_a_certificate_of_the_engine_that_cannot_be_read_is_named(
 ) -> None:
     monkeypatch.setenv("KB_ENGINE_CA", "/none.pem")
     assert looked(kb)["settings"] == ("error", "KB_ENGINE_CA: /none.pem: No such file or directory")
+
+
+@pytest.mark.parametrize(("scheme", "verified"), [("http", False), ("https", True), ("HTTPS", True)])
+def test_the_certificate_of_a_server_is_checked(
+    kb: Kb, monkeypatch: pytest.MonkeyPatch, scheme: str, *, verified: bool
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def get(url: str, *, verify: bool, **_: object) -> httpx.Response:
+        asked.append((url, verify))
+        return httpx.Response(HTTPStatus.OK, json={})
+
+    monkeypatch.setattr("kb_cli.doctor.httpx.get", get)
+    monkeypatch.setenv("KB_PUBLIC_URL", f"{scheme}://kb.example")
+    assert looked(kb)["server"][0] == "ok"
+    assert asked[-1] == (f"{scheme}://kb.example/readyz", verified)
 
 
 def test_a_setting_that_does_not_fit_is_named_and_hides_nothing_else(

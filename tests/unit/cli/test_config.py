@@ -112,6 +112,7 @@ def test_a_file_that_does_not_fit_is_told_in_one_line(
         (("sim", "--port", "70000"), "KB_SIM_PORT"),
         (("sim", "--jobs", "later"), "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck"),
         (("reindex", "--embedder", "nope"), "KB_EMBEDDER"),
+        (("check", "--home", "~no-such-user/kb"), "KB_HOME='~no-such-user/kb': "),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_variables_name(

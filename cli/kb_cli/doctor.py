@@ -104,7 +104,7 @@ def _packages(_options: argparse.Namespace) -> Iterator[Finding]:
 
 def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
     settings = read(EngineSettings, options)
-    home = settings.home.expanduser()
+    home = settings.home
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         advice = "give this user write access, or set KB_HOME to another folder"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.config import ClientSettings, all_settings, config_file, read
+from kb_cli.config import ClientSettings, all_settings, config_file, path_of, read
 from kb_cli.main import main
 from kb_cli.output import Exit
 from kb_engine.settings import EngineSettings
@@ -131,3 +131,14 @@ def test_a_wrong_variable_is_refused_by_its_name(
     monkeypatch.setenv(variable, value)
     assert main(["config"]) == Exit.USAGE
     assert f"{variable}={value!r}: takes " in capsys.readouterr().err
+
+
+def test_a_name_that_begins_like_a_user_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert path_of("~/notes") == tmp_path / "home" / "notes"
+    assert path_of("~$report.docx") == Path("~$report.docx")
+    for command in ("add", "import"):
+        assert main([command, "~$report.docx"]) == Exit.USAGE
+        assert "~$report.docx: there is no such file or folder" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from kb_cli.archives import Archives
-from kb_cli.config import engine
+from kb_cli.config import engine, path_of
 from kb_cli.documents import labels, note_new_collection
 from kb_cli.exclusion import exclusion
 from kb_cli.output import (
@@ -234,7 +234,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     """Send all files and report the outcome of each."""
     tags = labels(options, tags_for_submission)
     urls = [path for path in options.paths if is_url(path)]
-    found, left_out = walk([Path(path).expanduser() for path in options.paths if not is_url(path)])
+    found, left_out = walk([path_of(path) for path in options.paths if not is_url(path)])
     with (
         engine(options) as client,
         Progress(out) as progress,

@@ -59,5 +59,5 @@ def _check(folder: Path, known: str | None, out: Output) -> int:
 def _heads(file: Path) -> list[Head]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Head])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: not the output of `kb audit --heads`: {error}") from error

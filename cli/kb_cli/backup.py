@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from kb_cli.config import base_failures, read
+from kb_cli.config import base_failures, path_of, read
 from kb_cli.output import Output, UsageError, counted
 from kb_engine.settings import EngineSettings
 from kb_engine.store.sqlite.backup import KEYS, Backup, BackupRefused, back_up
@@ -20,7 +19,7 @@ def backup(options: argparse.Namespace, out: Output) -> None:
             settings.database,
             settings.spool_folder,
             settings.keys_file,
-            Path(options.copy).expanduser(),
+            path_of(options.copy),
             damaged=options.damaged,
         )
     for each in made.left_out:
@@ -33,7 +32,7 @@ def restore(options: argparse.Namespace, out: Output) -> None:
     settings = _of_sqlite(options)
     keys, had_keys = settings.keys_file, settings.keys_file.exists()
     with base_failures(BackupRefused):
-        made = restore_base(Path(options.copy).expanduser(), settings.database, settings.spool_folder, keys)
+        made = restore_base(path_of(options.copy), settings.database, settings.spool_folder, keys)
     if had_keys:
         out.note(f"{keys}: the keys that were there stay")
     elif KEYS in made.files:

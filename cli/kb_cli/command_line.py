@@ -378,15 +378,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         case ["version", *others]:
             arguments = ["--version", *others]
     place = next((place for place, each in enumerate(arguments) if not each.startswith("-")), len(arguments))
-    # A command needs no other parser, and one of the core no optional part.
-    wanted = arguments[place : place + 1]
-    given = [each for each in _CORE if [each.name] == wanted]
-    given = given or [each for each in commands() if [each.name] == wanted] or [*commands()]
+    # A command needs no other parser, and one of the core no optional part. The help of `kb` needs all.
+    first = arguments[:1]
+    given = [each for each in _CORE if [each.name] == first]
+    given = given or [each for each in commands() if [each.name] == first] or [*commands()]
     root, parsers = _build_parsers(given)
     parser = root
     _check_options(parser, arguments[:place], ["--version", "--help"])
     for command in given:
-        if [command.name] == wanted:
+        if [command.name] == arguments[place : place + 1]:
             parser = parsers[command.name]
             names = [name for argument in command.arguments for name in argument.names]
             _check_options(parser, arguments[place + 1 :], [*names, "--help"])

@@ -72,12 +72,17 @@ def is_set(kind: type[Settings], variable: str, options: argparse.Namespace) -> 
     return any(entry.variable == variable and entry.source != "default" for entry in entries)
 
 
+def path_of(name: str) -> Path:
+    """Return the path that a user has named, with `~` expanded. `~$a.docx` is a name, not a user's folder."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111 - that of `Path` raises if there is no such user
+
+
 def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the checked settings file: `--config`, otherwise KB_CONFIG, otherwise ./kb.toml if it exists.
     Raises CliError: a named file does not exist, or the file is invalid.
     """
     named = getattr(options, "config", None) or environ.get(FILE_VARIABLE)
-    file = Path(named).expanduser() if named else DEFAULT_FILE
+    file = path_of(named) if named else DEFAULT_FILE
     if not file.is_file():
         if named:
             raise UsageError(f"{file}: there is no such settings file")

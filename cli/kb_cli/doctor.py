@@ -35,7 +35,7 @@ from kb_contracts.access.key_file import KeyFile
 from kb_contracts.access.keys import KeysDamaged
 from kb_contracts.api.operations import GET_STATUS
 from kb_engine.settings import EngineSettings
-from kb_server.settings import ServerSettings
+from kb_server.settings import ServerSettings, engine_tls
 
 Verdict: TypeAlias = Literal["ok", "warning", "error"]
 _STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "error": "red"}
@@ -86,6 +86,7 @@ def _settings(options: argparse.Namespace) -> Iterator[Finding]:
         file = config_file(options)
         for kind in (ClientSettings, EngineSettings, ServerSettings):
             read(kind, options)
+        engine_tls(client_settings(options).engine_ca)
     except (SettingsError, CliError) as error:
         yield Finding("error", "settings", str(error), "`kb config` shows all settings and their sources")
     else:
@@ -103,7 +104,7 @@ def _packages(_options: argparse.Namespace) -> Iterator[Finding]:
 
 def _data_folder(options: argparse.Namespace) -> Iterator[Finding]:
     settings = read(EngineSettings, options)
-    home = settings.home.expanduser()
+    home = settings.home
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         advice = "give this user write access, or set KB_HOME to another folder"
@@ -232,7 +233,7 @@ def _server(options: argparse.Namespace) -> Iterator[Finding]:
 
 def _ask(url: str, *, verify: bool = True) -> httpx.Response:
     # Loading the system's certificates takes longer than the request.
-    verify = verify and url.startswith("https:")
+    verify = verify and not url.startswith("http:")
     return httpx.get(url, timeout=_PROBE_SECONDS, trust_env=False, verify=verify)
 
 

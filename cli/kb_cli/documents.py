@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from kb_cli.config import client_settings, engine
+from kb_cli.config import client_settings, engine, path_of
 from kb_cli.excerpt import excerpt
 from kb_cli.explained import reason
 from kb_cli.output import (
@@ -245,7 +245,7 @@ def get(options: argparse.Namespace, out: Output) -> None:
                 raise CliError(
                     f"document {document.id} was sent as text, no file; see it with kb get {document.id}"
                 )
-            save_original(client, document, Path(options.original).expanduser())
+            save_original(client, document, path_of(options.original))
     if out.answered(document):
         return
     collection, others = collection_and_tags(document.tags)

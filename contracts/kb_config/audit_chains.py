@@ -144,7 +144,7 @@ def _check_chain(
 def _entry(line: bytes) -> Entry | None:
     try:
         return msgspec.json.decode(line, type=Entry)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -234,7 +234,10 @@ def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
     if setting.choices and raw not in setting.choices:
         raise SettingsError(f"{setting.variable}={raw!r}: takes one of {', '.join(setting.choices)}")
     if target is Path:
-        return Path(raw)
+        try:
+            return Path(raw).expanduser()
+        except RuntimeError as error:  # `~` of an unknown user
+            raise SettingsError(f"{_with_value(setting, raw)}: {error}") from error
     if isinstance(raw, str) and get_origin(target) is list:
         raw = [part.strip() for part in raw.split(",") if part.strip()]
     try:

@@ -94,7 +94,7 @@ class ModelFolder:
             return msgspec.json.decode((self.path / _RECORD).read_bytes(), type=ModelRecord)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ModelUnavailable(f"{self.path / _RECORD}: {error}; remove the folder") from error
 
     def _record(self, record: ModelRecord) -> ModelRecord:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
-from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.history import QUESTION_DAYS, is_question
 from kb_engine.store.clock import stamp
 from kb_engine.store.repository import questions
@@ -86,7 +84,7 @@ class Questions:
             self._days, self._texts = {}, {}
             try:
                 await self._store.write(questions.add, days, texts)
-            except EngineError:
+            except Exception:
                 for day, (total, unanswered) in self._days.items():
                     before = days.get(day, (0, 0))
                     days[day] = before[0] + total, before[1] + unanswered
@@ -101,8 +99,8 @@ class Questions:
         await end(self._writing)
         try:
             await self.write()
-        except EngineError as error:
-            logger.warning("the last counts of questions were not written", extra={"reason": error.detail})
+        except Exception as error:  # noqa: BLE001 - boundary: the other parts of the engine are stopped next
+            logger.warning("the last counts of questions were not written", extra={"reason": str(error)})
 
     async def begin(self) -> None:
         """Remove the texts of an earlier setting."""
@@ -113,6 +111,8 @@ class Questions:
             await self._store.write(questions.forget_texts)
 
     async def _write_often(self) -> None:
-        with suppress(EngineError):  # removed at the next start
+        try:
             await self.begin()
+        except Exception:  # boundary: they are removed at the next start
+            logger.exception("the texts of an earlier setting were not removed")
         await repeat(self.write, _PAUSE_SECONDS, "the counts of questions were not written")

@@ -191,7 +191,7 @@ def _outcome(
     report.seek(0)
     try:
         outcome: Report = _REPORT.decode(report.read())
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise _died(status, errors, reader, limits, most_bytes) from None
     if isinstance(outcome, Failure):
         raise ExtractionFailed(outcome.code, outcome.message)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from kb_cli.client import EngineClient
-from kb_cli.config import base_failures, engine, offline_embedder, read
+from kb_cli.config import base_failures, engine, offline_embedder, path_of, read
 from kb_cli.documents import check_collections, labels, save_original
 from kb_cli.exported import layout
 from kb_cli.output import CliError, Exit, NotFound, Output, counted
@@ -35,7 +35,7 @@ _ATTEMPTS = 5
 
 def export(options: argparse.Namespace, out: Output) -> None:
     """Write documents into a new folder: all of them, or by collection and tags."""
-    folder = Path(options.folder).expanduser()
+    folder = path_of(options.folder)
     tags = labels(options, tags_for_search)
     tag = ",".join(tags) or None
     with engine(options) as client:
@@ -129,7 +129,7 @@ def import_(options: argparse.Namespace, out: Output) -> int:
     from kb_engine.settings import EngineSettings
 
     settings = read(EngineSettings, options)
-    folder = Path(options.place).expanduser()
+    folder = path_of(options.place)
     embedder = offline_embedder(settings)
     with base_failures(layout.NotAnExport, advice="; run it again to continue"):
         manifest = layout.read_manifest(folder)

@@ -249,5 +249,5 @@ def _write(path: Path, value: msgspec.Struct) -> None:
 def _read(path: Path, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NotAnExport(f"{path}: {error}") from error

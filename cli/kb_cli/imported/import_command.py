@@ -22,7 +22,7 @@ import msgspec
 
 from kb_cli import foreign_tags
 from kb_cli.add import Adding, Found, Progress, Result, Written, fetched, is_url, outcomes, status_of
-from kb_cli.config import engine
+from kb_cli.config import engine, path_of
 from kb_cli.documents import labels
 from kb_cli.exported import export_command
 from kb_cli.imported import NAMES, Kind, NotOfKind, bookmarks, markdown, memories
@@ -63,7 +63,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 def run(options: argparse.Namespace, out: Output) -> int:
     """Import the named file or folder, by its kind."""
-    place = Path(options.place).expanduser()
+    place = path_of(options.place)
     kind: Kind = options.kind or kind_of(place)
     if kind == "kb":
         if options.dry_run or options.collection or options.tags:

@@ -22,6 +22,7 @@ from tempfile import TemporaryFile
 from typing import IO
 from urllib.parse import urlsplit
 
+from kb_cli.config import path_of
 from kb_cli.output import CliError, UsageError
 from kb_cli.sync.source import Entry, LeftOut, Remote, Unavailable
 from kb_cli.web import Fetched, NotFetched, address_rule, allowed_addresses
@@ -71,7 +72,7 @@ class Repository(Remote):
         self, place: str, ref: str, home: Path, *, private: bool, credentials: Mapping[str, str]
     ) -> None:
         if "://" not in place and not place.startswith("git+"):
-            place = f"git+file://{Path(place).expanduser().resolve()}"
+            place = f"git+file://{path_of(place).resolve()}"
         self._url = place.removeprefix("git+")
         parts = urlsplit(self._url)
         self._scheme, self._host = parts.scheme, parts.hostname or ""

@@ -11,7 +11,6 @@ import argparse
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kb_cli.add import Adding, Found, Outcome, Progress, Result, is_url, outcomes, status_of
-from kb_cli.config import ClientSettings, engine, read
+from kb_cli.config import ClientSettings, engine, path_of, read
 from kb_cli.documents import labels
 from kb_cli.output import CliError, Exit, Interrupted, NotFound, Output, UsageError, counted
 from kb_cli.sync.folder import Folder
@@ -129,7 +128,7 @@ def source_of(options: argparse.Namespace) -> Source:
             )
         except NotFetched as error:
             raise UsageError(f"{place}: {error}") from error
-    path = Path(place).expanduser()
+    path = path_of(place)
     if not path.is_dir():
         advice = "; addresses are http(s)://, git+https://, git+ssh://, s3:// and webdav(s)://"
         raise UsageError(f"{place}: there is no such folder{advice if '://' in place else ''}")
@@ -153,7 +152,7 @@ def _check_url(url: str) -> None:
 def _credentials(options: argparse.Namespace, members: Collection[str]) -> dict[str, str]:
     if not options.credentials:
         return {}
-    path = Path(options.credentials).expanduser()
+    path = path_of(options.credentials)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
     except OSError as error:

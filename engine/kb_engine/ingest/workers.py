@@ -335,25 +335,27 @@ class Workers:
                     "a failed job cannot be marked as failed",
                     extra={"job": leased.job.id, "code": refused.code},
                 )
-                await self._pause(_RETRY_SECONDS)
+            except Exception:  # boundary: the worker must not end
+                logger.exception("a failed job cannot be marked as failed", extra={"job": leased.job.id})
             else:
                 logger.warning("job failed", extra={"job": leased.job.id, "code": code})
                 self.on_end(JobEnd(leased.lane, code=code))
                 return
+            await self._pause(_RETRY_SECONDS)
 
     async def _ended(self, job: NewJob) -> None:
         self._waiters.announce(job.id)
         if job.spool is None:
             return
         try:
-            now = await self._store.read(jobs.find, job.id)
-            is_kept = now.retryable or now.finished_at is None  # not finished: queued again meanwhile
-        except EngineError as error:
-            is_kept = error.code != "job_not_found"
-        try:
+            try:
+                now = await self._store.read(jobs.find, job.id)
+                is_kept = now.retryable or now.finished_at is None  # not finished: queued again meanwhile
+            except EngineError as error:
+                is_kept = error.code != "job_not_found"
             if not is_kept:
                 await self._spool.remove(job.spool)
-        except (OSError, EngineError):  # the next start removes it; the worker continues
+        except Exception:  # boundary: the next start removes it; the worker continues
             logger.exception("a file cannot be removed from the spool", extra={"job": job.id})
 
 

@@ -139,7 +139,7 @@ class Entry:
         """
         try:
             return msgspec.json.decode((self.folder / _RECORD).read_bytes(), type=Upload)
-        except (FileNotFoundError, msgspec.DecodeError) as error:
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise not_found(self.folder.name) from error
 
     def write(self, upload: Upload) -> None:

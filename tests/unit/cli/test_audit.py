@@ -67,3 +67,13 @@ def test_without_an_audit_log_the_command_names_the_setting(
     assert main(["audit", "--home", str(tmp_path)]) == Exit.FAILED
     assert "KB_AUDIT=true" in capsys.readouterr().err
     assert main(["audit", "--known", "x"]) == Exit.USAGE
+
+
+def test_a_file_of_heads_that_is_none_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for content in (b"{}", b'[{"chain": "\xff"}]'):
+        (tmp_path / "heads.json").write_bytes(content)
+        check = ["audit", "--folder", str(folder), "--check", "--known", str(tmp_path / "heads.json")]
+        assert main(check) == Exit.USAGE
+        assert "heads.json: not the output of `kb audit --heads`" in capsys.readouterr().err

@@ -124,6 +124,8 @@ def test_a_wrong_command_line_shows_the_usage_of_its_command_and_the_name_that_i
         (["version"], ["--version"]),
         (["-V"], ["--version"]),
         (["help"], ["--help"]),
+        (["--help", "add"], ["--help"]),
+        (["-h", "serve"], ["--help"]),
         (["help", "search"], ["search", "--help"]),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.config import ClientSettings, all_settings, config_file, read
+from kb_cli.config import ClientSettings, all_settings, config_file, path_of, read
 from kb_cli.main import main
 from kb_cli.output import Exit
 from kb_engine.settings import EngineSettings
@@ -112,6 +112,7 @@ def test_a_file_that_does_not_fit_is_told_in_one_line(
         (("sim", "--port", "70000"), "KB_SIM_PORT"),
         (("sim", "--jobs", "later"), "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck"),
         (("reindex", "--embedder", "nope"), "KB_EMBEDDER"),
+        (("check", "--home", "~no-such-user/kb"), "KB_HOME='~no-such-user/kb': "),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_variables_name(
@@ -130,3 +131,14 @@ def test_a_wrong_variable_is_refused_by_its_name(
     monkeypatch.setenv(variable, value)
     assert main(["config"]) == Exit.USAGE
     assert f"{variable}={value!r}: takes " in capsys.readouterr().err
+
+
+def test_a_name_that_begins_like_a_user_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert path_of("~/notes") == tmp_path / "home" / "notes"
+    assert path_of("~$report.docx") == Path("~$report.docx")
+    for command in ("add", "import"):
+        assert main([command, "~$report.docx"]) == Exit.USAGE
+        assert "~$report.docx: there is no such file or folder" in capsys.readouterr().err

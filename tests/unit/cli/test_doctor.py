@@ -10,6 +10,7 @@ from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from kb_cli.output import Exit
@@ -109,6 +110,29 @@ def test_an_engine_whose_index_is_away_is_wrong(
 def test_a_program_that_has_the_port_is_not_taken_for_the_server(kb: Kb, web_server: None) -> None:
     verdict, found = looked(kb)["server"]
     assert (verdict, "not a server of kb" in found) == ("error", True)
+
+
+def test_a_certificate_of_the_engine_that_cannot_be_read_is_named(
+    kb: Kb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KB_ENGINE_CA", "/none.pem")
+    assert looked(kb)["settings"] == ("error", "KB_ENGINE_CA: /none.pem: No such file or directory")
+
+
+@pytest.mark.parametrize(("scheme", "verified"), [("http", False), ("https", True), ("HTTPS", True)])
+def test_the_certificate_of_a_server_is_checked(
+    kb: Kb, monkeypatch: pytest.MonkeyPatch, scheme: str, *, verified: bool
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def get(url: str, *, verify: bool, **_: object) -> httpx.Response:
+        asked.append((url, verify))
+        return httpx.Response(HTTPStatus.OK, json={})
+
+    monkeypatch.setattr("kb_cli.doctor.httpx.get", get)
+    monkeypatch.setenv("KB_PUBLIC_URL", f"{scheme}://kb.example")
+    assert looked(kb)["server"][0] == "ok"
+    assert asked[-1] == (f"{scheme}://kb.example/readyz", verified)
 
 
 def test_a_setting_that_does_not_fit_is_named_and_hides_nothing_else(

@@ -190,6 +190,7 @@ CHANGES: tuple[tuple[Callable[[Path], Any], str], ...] = (
     (lambda out: edit_one(out, passages=[{"start": 0, "end": 99, "page": None, "heading": None}]), "within"),
     (lambda out: edit_one(out, passages=[{"start": 3, "end": 3, "page": None, "heading": None}]), "within"),
     (lambda out: next(out.glob("*/*.json")).write_text("[" * 100_000), "json"),
+    (lambda out: next(out.glob("*/*.json")).write_bytes(b'{"uid": "\xff"}'), "json"),
 )
 
 

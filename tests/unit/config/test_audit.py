@@ -66,10 +66,21 @@ Tamper = Callable[[list[bytes]], list[bytes]]
         (lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]], 3),
         (lambda lines: [*lines[:3], lines[2], *lines[3:]], 4),
         (lambda lines: [*lines[:3], b"garbage\n", *lines[3:]], 4),
+        (lambda lines: [*lines[:2], lines[2].replace(b"key 1", b"key \xff"), *lines[3:]], 3),
         (lambda lines: [*lines[:-1], lines[-1][:20]], 6),
         (lambda lines: [*lines[:2], lines[2].replace(b'"part"', b'"x":1,"part"'), *lines[3:]], 3),
     ],
-    ids=["changed", "taken out", "beginning cut", "swapped", "doubled", "garbage", "torn", "a member more"],
+    ids=[
+        "changed",
+        "taken out",
+        "beginning cut",
+        "swapped",
+        "doubled",
+        "garbage",
+        "bytes",
+        "torn",
+        "a member more",
+    ],
 )
 def test_a_line_that_was_touched_breaks_the_chain_there(tmp_path: Path, tamper: Tamper, line: int) -> None:
     _written(tmp_path)

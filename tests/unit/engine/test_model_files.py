@@ -75,6 +75,9 @@ def test_files_put_there_by_hand_need_no_hub(repository: Path, tmp_path: Path) -
     (folder.path / "onnx" / "model.onnx").write_bytes(b"changed")
     with pytest.raises(ModelUnavailable, match="has changed"):
         ModelFolder(MODEL, tmp_path, endpoint=NOWHERE).check()
+    (folder.path / "kb-model.json").write_bytes(b'{"repository": "\xff"}')
+    with pytest.raises(ModelUnavailable, match=r"kb-model\.json: .*remove the folder"):
+        ModelFolder(MODEL, tmp_path, endpoint=NOWHERE)
     (folder.path / "kb-model.json").unlink()
     assert ModelFolder(MODEL, tmp_path, endpoint=NOWHERE).record.fingerprint != before
 

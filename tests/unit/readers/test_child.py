@@ -152,6 +152,7 @@ def dying(how: str) -> list[str]:
         ("os.kill(os.getpid(), signal.SIGSEGV)", "extraction_failed"),
         ("sys.exit(3)", "extraction_failed"),
         ("print('no report')", "extraction_failed"),
+        (r"sys.stdout.buffer.write(b'\x81\xa4type\xa1\xff')", "extraction_failed"),
         ("pass", "extraction_failed"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "extraction_memory"),
         (

@@ -286,7 +286,7 @@ class PostgresStore(Store):
                     with suppress(*GONE, asyncpg.PostgresError):
                         await db.close(timeout=1.0)
                 wait = _FIRST_WAIT
-            except (*GONE, asyncpg.PostgresError) as error:
+            except Exception as error:  # noqa: BLE001 - boundary: it is connected again
                 logger.warning(
                     "the connection for database events is lost", extra={"error": type(error).__name__}
                 )

@@ -61,6 +61,33 @@ async def test_an_unexpected_failure_to_lease_ends_no_worker(
     assert (await parts.done("quarry")).status == "completed"
 
 
+async def test_an_unexpected_failure_to_end_a_job_ends_no_worker(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [jobs.fail, jobs.fail, parts.spool.remove]
+
+    async def failing(operation: Any, *args: Any, **others: Any) -> Any:
+        if operation in left:
+            left.remove(operation)
+            raise RuntimeError("unexpected")
+        return await write(operation, *args, **others)
+
+    async def remove(name: str) -> None:
+        left.pop()
+        raise RuntimeError(f"{name} is not removed")
+
+    write = parts.store.write
+    monkeypatch.setattr(parts.store, "write", failing)
+    parts.embedder.failures, parts.embedder.error = 1, ZeroDivisionError
+    assert (await parts.done("granite")).status == "failed"
+    monkeypatch.setattr(parts.spool, "remove", remove)
+    job = await parts.ended(await parts.accept_file("a.txt", b"basalt"))
+    await eventually_async(lambda: not left)
+    assert job.status == "completed"
+    assert (await parts.done("quarry")).status == "completed"
+    assert all(not loop.done() for loop in parts.workers._loops)
+
+
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
     job_id = await parts.hold()
     await parts.cancel(job_id)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from kb_engine.address import address_of
+from kb_engine.store.postgres import postgres_store
 from kb_engine.store.postgres.connection import Connections
+from kb_engine.store.postgres.postgres_store import PostgresStore
 from kb_engine.store.postgres.search import building, renewal
 from tests.support.patience import ANSWER_SECONDS
 
@@ -73,3 +76,26 @@ async def test_an_unexpected_failure_does_not_end_the_renewal_of_the_words(
     outcomes += [ValueError("no word"), None]
     await renewal.keep_words(cast("Connections", Nothing()), 1)
     assert [getattr(each, "why", "") for each in caplog.records] == ["no word"]
+
+
+async def test_an_unexpected_failure_does_not_end_the_listening(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures, connected = [ValueError("no event")], asyncio.Event()
+
+    async def connect(*_: object, **__: object) -> None:
+        if failures:
+            raise failures.pop()
+        connected.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(postgres_store, "connect", connect)
+    monkeypatch.setattr(postgres_store, "_FIRST_WAIT", 0.0)
+    store = cast("PostgresStore", SimpleNamespace(_address=""))
+    listening = asyncio.create_task(PostgresStore._listen(store, lambda _event: True))
+    await asyncio.wait(
+        [listening, again := asyncio.create_task(connected.wait())], return_when="FIRST_COMPLETED"
+    )
+    assert again.done()
+    listening.cancel()
+    assert [getattr(each, "error", "") for each in caplog.records] == ["ValueError"]

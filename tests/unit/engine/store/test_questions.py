@@ -8,6 +8,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.questions import Questions
 from kb_engine.store.repository import questions, state
+from tests.support.eventually import eventually_async
 from tests.support.stores import Base, opened
 
 
@@ -52,25 +53,40 @@ async def test_the_latest_texts_are_kept_and_none_without_the_setting(base: Base
     assert await one.texts() == []
 
 
+@pytest.mark.parametrize("error", [EngineError("storage_full", "The disk is full."), KeyError("unexpected")])
 async def test_counts_of_a_failed_write_are_written_the_next_time(
-    base: Base, monkeypatch: pytest.MonkeyPatch
+    base: Base, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     meanwhile = ["granite"]
 
     async def full(*_given: object) -> None:
         while meanwhile:  # the store may repeat the operation
             one.pending.append((m.SearchRequest(query=meanwhile.pop()), True))
-        raise EngineError("storage_full", "The disk is full.")
+        raise error
 
     one = Questions(base.store, keeps_texts=True)
     one.pending.append((m.SearchRequest(query="no such stone"), False))
     with monkeypatch.context() as patch:
         patch.setattr(questions, "add", full)
-        with pytest.raises(EngineError):
+        with pytest.raises(type(error)):
             await one.write()
+        await one.stop()  # a failure does not keep the engine from stopping
     await one.write()
     assert sums(await base.store.read(questions.by_day)) == (2, 1)
     assert await base.store.read(questions.texts) == ["no such stone"]
+
+
+async def test_texts_that_cannot_be_removed_do_not_end_the_counting(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kb_engine.questions._PAUSE_SECONDS", 0.01)
+    one = Questions(base.store, keeps_texts=False)
+    one.pending.append((m.SearchRequest(query="granite"), True))
+    with monkeypatch.context() as patch:
+        patch.setattr(Questions, "begin", None)
+        one.start()
+        await eventually_async(lambda: base.store.read(questions.by_day), lambda days: sums(days) == (1, 0))
+    await one.stop()
 
 
 async def test_growth_and_languages_come_from_the_documents(base: Base) -> None:

@@ -97,10 +97,13 @@ class TestTime:
             await asyncio.wait_for(desk.clock.slept.wait(), ANSWER_SECONDS)
         assert desk.files() == []
 
-    async def test_a_damaged_record_keeps_no_other_upload(self, desk: Desk, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("content", [b"{", b'{"filename": "\xff"}'])
+    async def test_a_damaged_record_keeps_no_other_upload(
+        self, desk: Desk, tmp_path: Path, content: bytes
+    ) -> None:
         damaged, _ = await desk.start(3), await desk.start(3)
         [record] = tmp_path.rglob(f"{damaged}/upload.json")
-        record.write_bytes(b"{")
+        record.write_bytes(content)
         desk.clock.seconds += 600
         assert await desk.uploads.sweep() == 1
         assert desk.ids() == [damaged]

@@ -188,7 +188,7 @@ def _field(name: str, raw: bytes) -> Any:
     if name in _JSON_FIELDS:
         try:
             return msgspec.json.decode(raw)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise EngineError(
                 "invalid_parameter", f"Part {name!r} is not JSON: {error}", parameter=name
             ) from error

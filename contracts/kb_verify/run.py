@@ -113,7 +113,7 @@ def run(
                 process.kill()
         try:
             results = results_in(home)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             if interrupted:
                 raise KeyboardInterrupt from error
             raise SuiteError(

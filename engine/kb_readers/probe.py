@@ -21,7 +21,7 @@ async def sandbox_info(setting: Sandboxing) -> SandboxInfo:
         return SandboxInfo(setting=setting, holds=[], missing={})
     try:
         state = await asyncio.to_thread(_sandbox_state)
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = f"the process that tries it failed ({type(error).__name__})"
         state = SandboxState([], dict.fromkeys(PARTS, reason))
     return SandboxInfo(setting=setting, holds=[*state.holds], missing=state.missing)

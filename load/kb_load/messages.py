@@ -76,7 +76,7 @@ def result_of(body: bytes) -> dict[str, Any]:
         events = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
         plain = body.lstrip().startswith(b"{") or not events
         answer = msgspec.json.decode(body if plain else events[-1])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CallFailed(f"no JSON: {body[:200]!r}") from error
     if not isinstance(answer, dict) or "result" not in answer:
         raise CallFailed(_shortened(answer))

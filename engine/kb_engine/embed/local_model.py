@@ -91,5 +91,5 @@ def members(path: Path) -> dict[str, Any]:
     """Read the members of a JSON object; empty if the file is missing or malformed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}

@@ -114,7 +114,7 @@ class IssuerKeys:
         ):
             try:
                 metadata = await _read(http, place, _Metadata)
-            except (httpx.HTTPStatusError, msgspec.DecodeError) as error:
+            except (httpx.HTTPStatusError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 last = error
                 continue
             if metadata.issuer != self._issuer:

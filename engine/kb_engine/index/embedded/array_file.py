@@ -187,7 +187,7 @@ def _footer(path: Path, mapped: mmap.mmap, size: int) -> _Footer:
         raise UnreadableIndexFile(path, "its footer is damaged")
     try:
         footer = msgspec.json.decode(mapped[start : start + length], type=_Footer)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableIndexFile(path, "its footer is that of another version") from error
     if _layout(footer.sections) != start:
         raise UnreadableIndexFile(path, "its sections do not fill it")

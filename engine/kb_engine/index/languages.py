@@ -16,6 +16,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from kb_engine.index.language_model import detector
+
 STEMMERS = {
     "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
     "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish", "fr": "french",
@@ -179,10 +181,7 @@ def plain(text: str) -> str:
 
 @cache
 def _detector() -> Callable[[str], tuple[str, float]]:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # loading its model takes half a second
-
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    identifier.set_languages([*STEMMERS, *UNSPACED, *_OTHERS])
+    identifier = detector([*STEMMERS, *UNSPACED, *_OTHERS])
     lock = threading.Lock()
 
     def detect(text: str) -> tuple[str, float]:

@@ -69,17 +69,10 @@ def _folder(model: Path, languages: Iterable[str]) -> Path | None:
 def _mapped(folder: Path, identifier: Any) -> Any:
     """Map the kept arrays. Raises OSError, ValueError, EOFError: some are missing or damaged."""
     kept = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS}
-    return identifier(
-        kept["nb_ptc"],
-        kept["nb_pc"],
-        kept["nb_classes"].tolist(),
-        kept[
-            "tk_nextmove"
-        ].data,  # a memoryview, whose items are integers of Python, read as fast as a list's
-        kept["tk_output"].tolist(),
-        norm_probs=True,
-        tk_row=kept["tk_row"].data,
-    )
+    # Memoryviews, whose items are integers of Python, are read as fast as lists.
+    steps, rows = kept["tk_nextmove"].data, kept["tk_row"].data
+    weights = kept["nb_ptc"], kept["nb_pc"], kept["nb_classes"].tolist()
+    return identifier(*weights, steps, kept["tk_output"].tolist(), norm_probs=True, tk_row=rows)
 
 
 def _keep(folder: Path, arrays: Iterable[tuple[str, Any]]) -> None:

@@ -42,6 +42,10 @@ def test_a_quote_is_found_at_its_place_and_after_it_has_moved(before: str, quote
     assert moved.start <= len(before)
 
 
+def test_a_quote_that_may_not_have_moved_is_found_at_its_place_only() -> None:
+    assert find_quote(cited("granite", 3), "granite") is None
+
+
 @given(quote=st.text("ab", min_size=1, max_size=3), text=st.text("ab", max_size=12), start=st.integers(0, 15))
 def test_of_several_places_the_nearest_is_found(quote: str, text: str, start: int) -> None:
     places = [place for place in range(len(text)) if text.startswith(quote, place)]

@@ -13,7 +13,7 @@ from kb_readers.failures import ExtractionFailed
 from kb_readers.markdown import headings, title_of
 from kb_readers.model import Limits
 from kb_readers.readers import format_of
-from kb_readers.text import read_text
+from kb_readers.text import FEW_LETTERS, has_few_letters, read_text
 from tests.support.reading import read_path
 
 TEXT, MARKDOWN = FORMATS["txt"], FORMATS["md"]
@@ -245,3 +245,8 @@ def test_the_title_of_a_front_matter_is_the_title_of_the_file(front: str) -> Non
 )
 def test_a_file_whose_front_matter_has_no_title_has_that_of_its_first_heading(front: str) -> None:
     assert read_text(f"{front}\n# Stones\n".encode(), MARKDOWN.mime_type).title == "Stones"
+
+
+def test_a_page_has_few_letters_whatever_its_white_space() -> None:
+    assert has_few_letters("a \n" * (FEW_LETTERS - 1)) is True
+    assert has_few_letters("a" * FEW_LETTERS) is False

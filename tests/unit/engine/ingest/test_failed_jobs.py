@@ -27,8 +27,9 @@ def kept(name: str, size: int, *, age: float) -> FailedJob:
     ("seconds", "size", "gone"),
     [
         (100, 100, ""), (25, 100, "a"), (100, 5, "a"), (100, 4, "ab"), (0, 100, "abc"), (99, 0, "abc"),
+        (20, 100, "a"),
     ],
-    ids=["within", "too old", "too much", "one too large", "no time", "no room"],
+    ids=["within", "too old", "too much", "one too large", "no time", "no room", "one just within"],
 )  # fmt: skip
 def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> None:
     failures = [kept("a", 1, age=30), kept("b", 4, age=20), kept("c", 1, age=10)]

@@ -44,6 +44,7 @@ class Site:
     async def put(self, token: str, data: Any, **headers: str) -> tuple[int, dict[str, Any]]:
         async with self.http.put(f"{self.base}/uploads/{token}", data=data, headers=headers) as response:
             assert response.content_type == "application/json"
+            assert ("close" in response.headers.get("Connection", "")) == (response.status >= 400)
             assert not [name for name in response.headers if name.startswith("Access-Control")]
             return response.status, await response.json()
 

@@ -181,6 +181,12 @@ class TestChunk:
         assert refused.value.code == "invalid_base64"
         assert desk.files() == before
 
+    async def test_a_chunk_of_the_greatest_length_is_stored(self, desk: Desk) -> None:
+        async with desk.another(limits=Limits(CHUNK_BYTES, 1 << 25, 1 << 25, 600.0)) as big:
+            upload_id = await big.start(CHUNK_BYTES)
+            received = await big.uploads.chunk(upload_id, 0, encoded(bytes(CHUNK_BYTES)))
+        assert received.bytes == CHUNK_BYTES
+
     async def test_a_chunk_that_is_far_too_long_is_refused_before_it_is_decoded(self, desk: Desk) -> None:
         upload_id = await desk.start(6)
         with pytest.raises(UploadError, match=str(CHUNK_BYTES)) as refused:

@@ -120,8 +120,10 @@ async def listening(
     Raises OSError: the address is not an address of this machine, or is in use.
     """
     assert runner.server is not None, "a runner that was set up has a server"
-    most = connections_within_descriptors(CONNECTIONS) if limits is None else 0
-    table = ConnectionTable(runner.server, limits or ConnectionLimits(most, most), certificate)
+    if limits is None:
+        most = connections_within_descriptors(CONNECTIONS)
+        limits = ConnectionLimits(most, most)
+    table = ConnectionTable(runner.server, limits, certificate)
     infos = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )

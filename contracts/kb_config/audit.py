@@ -35,7 +35,7 @@ import msgspec
 
 from kb_config.audit_chains import EXPIRED, START, Entry, Head, chains, file_name, head_of
 from kb_config.logs import utc_text
-from kb_config.settings import Setting, Settings
+from kb_config.settings import Setting, Settings, expanded
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class AuditSettings(Settings, frozen=True, kw_only=True):
 
     def folder(self, home: Path) -> Path:
         """Return the folder of the log for this data folder."""
-        return Path(self.audit_folder).expanduser() if self.audit_folder else home / "audit"
+        return expanded("KB_AUDIT_FOLDER", self.audit_folder) if self.audit_folder else home / "audit"
 
     def open(self, home: Path, part: str) -> AuditLog | None:
         """Return the log of this process, or None if it is disabled. Raises OSError: it cannot be written."""

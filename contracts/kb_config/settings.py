@@ -179,12 +179,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 sources[name] = "environment" if environ.get(name, "") else "file"
         values["removed_but_set"] = tuple(name for name in cls.REMOVED if name in sources)
         settings = cls(**values)
-        expanded = {
-            name: value.expanduser()
-            for name in cls.__struct_fields__
+        paths = {
+            name: expanded(setting.variable, value)
+            for name, setting, _ in _fields(cls)
             if isinstance(value := getattr(settings, name), Path)
         }
-        return msgspec.structs.replace(settings, **expanded), sources
+        return msgspec.structs.replace(settings, **paths), sources
 
 
 @cache
@@ -213,8 +213,8 @@ def _variable(setting: Setting, environ: Mapping[str, str]) -> str | None:
     if not setting.may_be_in_file or not (path := environ.get(name)):
         return value
     try:
-        content = Path(path).expanduser().read_text("utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: `~` of an unknown user
+        content = expanded(name, path).read_text("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{name}={path!r}: {error}") from error
     if not content:
         raise SettingsError(f"{name}={path!r}: the file is empty")
@@ -234,16 +234,23 @@ def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
     if setting.choices and raw not in setting.choices:
         raise SettingsError(f"{setting.variable}={raw!r}: takes one of {', '.join(setting.choices)}")
     if target is Path:
-        try:
-            return Path(raw).expanduser()
-        except RuntimeError as error:  # `~` of an unknown user
-            raise SettingsError(f"{_with_value(setting, raw)}: {error}") from error
+        return Path(raw)
     if isinstance(raw, str) and get_origin(target) is list:
         raw = [part.strip() for part in raw.split(",") if part.strip()]
     try:
         return msgspec.convert(raw, wanted, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{_with_value(setting, raw)}: {error}") from error
+
+
+def expanded(variable: str, path: str | Path) -> Path:
+    """Return the path of a setting with `~` expanded. Raises SettingsError: it is that of an unknown user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(
+            f"{variable}={str(path)!r}: no home is known for this ~; give the path"
+        ) from error
 
 
 def _with_value(setting: Setting, value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from kb_config.settings import Setting
+from kb_config.settings import Setting, expanded
 
 EnableMetrics = Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")]
 EngineKey = Annotated[
@@ -37,7 +37,7 @@ DEFAULT_UPLOAD_BYTES = 100 * 1024 * 1024
 
 def keys_file(keys: str, home: Path) -> Path:
     """Return the path of the key file, from `Keys` and the data folder."""
-    return Path(keys).expanduser() if keys else home / "keys.json"
+    return expanded("KB_KEYS", keys) if keys else home / "keys.json"
 
 
 def addresses(urls: str) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from kb_config import shared
 from kb_config.audit import AuditSettings
-from kb_config.settings import Setting, Settings, SettingsError, check_pair
+from kb_config.settings import Setting, Settings, SettingsError, check_pair, expanded
 from kb_contracts.access.keys import published_in
 from kb_contracts.access.reach import Reach
 from kb_contracts.semantics.versions import KEPT_DAYS, KEPT_VERSIONS
@@ -226,7 +226,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
     @property
     def database(self) -> Path:
         if self.store:
-            return Path(self.store.removeprefix(_SQLITE)).expanduser()
+            return expanded("KB_STORE", self.store.removeprefix(_SQLITE))
         return self.folder / "kb.sqlite"
 
     @property

@@ -9,10 +9,9 @@ sentence_bert_config.json, tokenizer_config.json, config.json    the maximum num
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from kb_config.settings import Setting, SettingsError
+from kb_config.settings import Setting, SettingsError, expanded
 from kb_engine.embed.local_model import LocalEmbedder, members, window
 from kb_engine.embed.own_model import ModelSettings
 from kb_engine.embed.protocol import EmbedderUnavailable
@@ -62,7 +61,7 @@ class OnnxEmbedder(LocalEmbedder):
     def __init__(self, settings: OnnxSettings) -> None:
         """Raises SettingsError if the settings name no folder."""
         settings.check()
-        self._folder = Path(settings.embedding_folder).expanduser()
+        self._folder = expanded("KB_EMBEDDING_FOLDER", settings.embedding_folder)
         self._chosen_pooling = settings.embedding_pooling
         name = f"onnx:{settings.embedding_model or self._folder.name}"
         super().__init__(settings, name, window(self._folder, settings.embedding_max_tokens))

@@ -112,7 +112,6 @@ def test_a_file_that_does_not_fit_is_told_in_one_line(
         (("sim", "--port", "70000"), "KB_SIM_PORT"),
         (("sim", "--jobs", "later"), "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck"),
         (("reindex", "--embedder", "nope"), "KB_EMBEDDER"),
-        (("check", "--home", "~no-such-user/kb"), "KB_HOME='~no-such-user/kb': "),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_variables_name(
@@ -131,6 +130,19 @@ def test_a_wrong_variable_is_refused_by_its_name(
     monkeypatch.setenv(variable, value)
     assert main(["config"]) == Exit.USAGE
     assert f"{variable}={value!r}: takes " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "command"),
+    [("KB_KEYS", "keys list"), ("KB_AUDIT_FOLDER", "audit"), ("KB_STORE", "check"), ("KB_HOME", "check")],
+)
+def test_a_path_of_an_unknown_user_is_refused_by_the_variables_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, command: str
+) -> None:
+    value = "~no-such-user/kb"
+    monkeypatch.setenv(variable, f"sqlite:{value}" if variable == "KB_STORE" else value)
+    assert main(command.split()) == Exit.USAGE
+    assert f"{variable}='{value}': no home is known for this ~; give the path" in capsys.readouterr().err
 
 
 def test_a_name_that_begins_like_a_user_is_a_file(

@@ -114,7 +114,8 @@ def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
             INVALID, "The parameter `file_path` contains a NUL character.", parameter="file_path"
         ) from error
     for root in roots:
-        folder = Path(os.path.realpath(Path(root).expanduser()))
+        # A folder of an unknown user is none; `Path.expanduser` would raise.
+        folder = Path(os.path.realpath(os.path.expanduser(root)))  # noqa: PTH111
         if real.is_relative_to(folder):
             return folder, real.relative_to(folder).parts
     message = f"{path} is not below a folder that this server may read: {', '.join(roots)} (KB_FILE_ROOTS)."
